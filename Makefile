@@ -1,0 +1,39 @@
+# Every target sets up what it needs in .venv first; a second call installs nothing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test slow check format bench clean
+.DEFAULT_GOAL := demo
+
+# The package is installed editable, its CPU kernel compiled in place.
+$(READY): pyproject.toml constraints.txt setup.py $(wildcard g2lstm/nn/csrc/*)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $(READY)
+
+demo: $(READY)          ## the main job
+	$(BIN)/g2lstm demo
+
+test: $(READY)          ## the default tests: no network, a few minutes
+	$(BIN)/python -m pytest -n auto
+
+slow: $(READY)          ## the tests that take long or need data sets
+	$(BIN)/python -m pytest -m slow
+
+check: $(READY)         ## format, lint, types, direction of imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_architecture.py
+
+format: $(READY)        ## put the code into shape
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)         ## measure against named peers
+	$(BIN)/g2lstm bench layer
+
+clean:                  ## remove what the targets made
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis g2lstm/nn/*.so

@@ -1,0 +1,1 @@
+"""Measurements: ratios to named peers, interleaved in one run."""

@@ -1,0 +1,77 @@
+"""How things are measured: interleaved rounds for time, a process of its own for memory."""
+
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def interleaved(jobs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each job in each round; every round runs every job once, so that all see the same machine.
+
+    One round before those is run and not counted.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in jobs}
+    for turn in range(rounds + 1):
+        for name, job in jobs.items():
+            start = time.perf_counter()
+            job()
+            if turn:
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def median_ratio(ours: list[float], theirs: list[float]) -> float:
+    """The median over rounds of our time divided by theirs in the same round."""
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
+def gemm_peak(size: int = 2048, rounds: int = 7) -> float:
+    """GFLOP/s of a large square float32 matrix product: what this machine can do at most."""
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    seconds = interleaved({"gemm": lambda: a @ b}, rounds)["gemm"]
+    return 2 * size**3 / min(seconds) / 1e9
+
+
+def peak_memory(function: Callable[..., Any], warm_up: tuple[Any, ...], arguments: tuple[Any, ...]) -> float | None:
+    """Megabytes by which resident memory rose at most while `function(*arguments)` ran in a fresh process.
+
+    Before that `function(*warm_up)` runs once, uncounted: it loads libraries and starts threads. None where the system
+    has no /proc.
+    """
+    if not Path("/proc/self/clear_refs").exists():
+        return None
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(
+        target=_measure_peak, args=(sender, torch.get_num_threads(), function, warm_up, arguments)
+    )
+    process.start()
+    sender.close()
+    try:
+        peak: float = receiver.recv()
+    finally:
+        process.join()
+    return peak
+
+
+def _measure_peak(
+    sender: Any, threads: int, function: Callable[..., Any], warm_up: tuple[Any, ...], arguments: tuple[Any, ...]
+) -> None:
+    torch.set_num_threads(threads)
+    function(*warm_up)
+    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
+    before = _status("VmRSS")
+    function(*arguments)
+    sender.send((_status("VmHWM") - before) / 1024)
+
+
+def _status(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1])
+    raise RuntimeError(f"no {field} in /proc/self/status")

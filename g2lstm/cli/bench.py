@@ -1,0 +1,61 @@
+"""`g2lstm bench`: measurements against named peers."""
+
+import json
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from g2lstm.bench import layer as layer_bench
+from g2lstm.cli.output import console, progress_columns
+from g2lstm.errors import G2Error
+
+app = typer.Typer(help="Measure speed and memory against named peers, interleaved in one run.", no_args_is_help=True)
+
+
+@app.callback()
+def _bench() -> None:
+    """Measure speed and memory against named peers, interleaved in one run."""
+
+
+def _parse_shape(text: str) -> tuple[int, int, int, int]:
+    try:
+        T, B, I, H = (int(part) for part in text.split(","))
+        if min(T, B, I, H) < 1:
+            raise ValueError
+    except ValueError:
+        raise G2Error(f"a shape is four whole numbers above 0, T,B,I,H such as 35,20,200,200; got {text!r}") from None
+    return T, B, I, H
+
+
+@app.command()
+def layer(
+    shape: Annotated[list[str] | None, typer.Option(help="T,B,I,H; may be given several times.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds; medians are shown.")] = 11,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one machine-readable object.")] = False,
+) -> None:
+    """One layer: a training step and an evaluation of each backend against torch.nn.LSTM."""
+    shapes = tuple(_parse_shape(text) for text in shape) if shape else layer_bench.SHAPES
+    rows = []
+    with Progress(*progress_columns(), console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("measuring", total=len(shapes) * (len(layer_bench.BACKENDS) + 3))
+        for row in layer_bench.measure(shapes, rounds):
+            rows.append(row)
+            progress.advance(task)
+    if as_json:
+        print(json.dumps({"threads": torch.get_num_threads(), "rows": [row._asdict() for row in rows]}))
+        return
+    table = Table(title=f"one layer, float32, {torch.get_num_threads()} threads, median of {rounds} rounds")
+    for heading in ("T,B,I,H", "what", "layer", "ms", "ratio", "GFLOP/s", "of GEMM peak", "peak MB", "memory ratio"):
+        table.add_column(heading, justify="left" if heading in ("what", "layer") else "right")
+    for row in rows:
+        memory = ("", "") if row.megabytes is None else (f"{row.megabytes:.0f}", f"{row.memory_ratio:.2f}")
+        table.add_row(
+            ",".join(map(str, row.shape)), row.what, row.name, f"{row.milliseconds:.1f}", f"{row.ratio:.2f}",
+            f"{row.gflops:.0f}", f"{row.share_of_peak:.0%}", *memory,
+            end_section=row.what == "eval" and row.name == "auto",
+        )  # fmt: skip
+    console().print(table)

@@ -1,0 +1,36 @@
+"""`g2lstm info`: what this installation has."""
+
+import json
+import platform
+from typing import Annotated
+
+import torch
+import typer
+from rich.table import Table
+
+from g2lstm.cli.output import console
+from g2lstm.nn.backends import describe
+from g2lstm.version import __version__
+
+
+def info(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one machine-readable object.")] = False,
+) -> None:
+    """Says which versions and which LSTM backends are here, and why one is not."""
+    facts = {
+        "g2lstm": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "processor": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+    }
+    backends = describe()
+    if as_json:
+        print(json.dumps({**facts, "backends": backends}))
+        return
+    table = Table(show_header=False, box=None)
+    for name, value in facts.items():
+        table.add_row(name, str(value))
+    for name, value in backends.items():
+        table.add_row(f"backend {name}", value)
+    console().print(table)

@@ -1,0 +1,45 @@
+"""`g2lstm`: the command line. Each command stands in a file of its own; here are the errors and exit codes."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from g2lstm.cli import bench, demo, info
+from g2lstm.errors import G2Error
+from g2lstm.version import __version__
+
+app = typer.Typer(
+    help="LSTMs whose gates learn to be 0 or 1: train, compress, and look inside.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command("demo")(demo.demo)
+app.command("info")(info.info)
+app.add_typer(bench.app, name="bench")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"g2lstm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the whole traceback of an error.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True)] = False,
+) -> None:
+    """Exit codes: 0 done; 2 a mistake in what was asked; 130 interrupted, state saved; 1 a bug of ours."""
+
+
+def main() -> None:
+    """Runs the command line; a mistake of the user's becomes one line and exit code 2."""
+    try:
+        app()
+    except G2Error as error:
+        if "--debug" in sys.argv[1:]:
+            raise
+        print(f"g2lstm: {error}", file=sys.stderr)
+        sys.exit(2)

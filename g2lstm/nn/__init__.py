@@ -1,0 +1,1 @@
+"""The layer: gates, backends, the module, conversion."""

@@ -1,0 +1,36 @@
+"""Dropout that torch does not have: one mask for all time steps, whole words. DropConnect stands in draw.py."""
+
+import torch
+from torch import Tensor
+
+
+def locked_dropout(x: Tensor, probability: float) -> Tensor:
+    """Variational dropout: one mask for all time steps of a sequence, kept values grown to keep the mean.
+
+    Args:
+        x: (T, B, H).
+        probability: that a feature of a sequence is zero, in [0, 1).
+    """
+    if probability == 0:
+        return x
+    keep = 1 - probability
+    mask = torch.empty(1, *x.shape[1:], dtype=x.dtype, device=x.device).bernoulli_(keep).div_(keep)
+    return x * mask
+
+
+def word_dropout(embedded: Tensor, tokens: Tensor, vocabulary_size: int, probability: float) -> Tensor:
+    """Drops whole words: a dropped word is zero wherever it occurs, the others grow to keep the mean.
+
+    The same as zeroing rows of the embedding matrix before the lookup, without a copy of that matrix.
+
+    Args:
+        embedded: (T, B, E), the embeddings of `tokens`.
+        tokens: (T, B), integers below `vocabulary_size`.
+        vocabulary_size: V, how many words there are.
+        probability: that a word is dropped, in [0, 1).
+    """
+    if probability == 0:
+        return embedded
+    keep = 1 - probability
+    mask = torch.empty(vocabulary_size, dtype=embedded.dtype, device=embedded.device).bernoulli_(keep).div_(keep)
+    return embedded * mask[tokens].unsqueeze(-1)

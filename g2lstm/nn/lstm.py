@@ -1,0 +1,249 @@
+"""`G2LSTM`: a drop-in `torch.nn.LSTM` whose input and forget gates learn to be 0 or 1."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from g2lstm.nn import stock
+from g2lstm.nn.backends import BACKENDS, choose
+from g2lstm.nn.checks import Arranged, arrange, arrange_noise, check_options, is_autocast
+from g2lstm.nn.draw import draw_noise, drop_weights
+from g2lstm.nn.gate import GateRule, GateValues
+from g2lstm.nn.gates import Gates, collect, gate_values
+from g2lstm.nn.layer import LayerOutput, Weights
+
+__all__ = ["BACKENDS", "G2LSTM"]
+
+DEFAULT_TAU = {"gumbel": 0.9, "sharpened": 0.2, "sigmoid": 1.0}
+
+
+class G2LSTM(nn.RNNBase):
+    """Long short-term memory with Gumbel gates; parameters, inputs and outputs are those of `torch.nn.LSTM`.
+
+    While training, the input and forget gates are sampled: sigmoid((a + noise) / tau) with logistic noise, which pushes
+    them towards 0 and 1. In evaluation there is no noise, and by default no temperature: the layer then *is* the
+    `torch.nn.LSTM` with the same weights.
+
+    Args:
+        input_size: features of the input.
+        hidden_size: units, H.
+        num_layers: layers, one upon the other.
+        bias: whether the gates have biases.
+        batch_first: input and output as (B, T, features) instead of (T, B, features). States are not affected.
+        dropout: on the output of each layer but the last, while training.
+        bidirectional: a second direction reads from the end; outputs are joined.
+        proj_size: width of a projection of h; 0 for none.
+        method: "gumbel" (the paper's G2), "sigmoid" (a plain LSTM) or "sharpened" (temperature without noise, in
+            training and in evaluation).
+        tau: temperature; 0.9 for "gumbel" and 0.2 for "sharpened" unless given. "sigmoid" has none.
+        noise_rate: probability that a gate element gets noise, in [0, 1]; the paper's experiments use 0.2.
+        gates: which gates are pushed to 0 or 1: "if", or "ifo" for the output gate too.
+        eval_gate: in evaluation, "soft" sigmoid(a), "tempered" sigmoid(a / tau) or "hard" 1[a >= 0].
+        weight_dropout: DropConnect, the probability that a recurrent weight is dropped for one forward call.
+        backend: "auto", "native" (CPU kernel), "stock" (torch's fused LSTM) or "reference" (a plain loop).
+        device: of the parameters.
+        dtype: of the parameters.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        *,
+        method: str = "gumbel",
+        tau: float | None = None,
+        noise_rate: float = 0.2,
+        gates: str = "if",
+        eval_gate: str = "soft",
+        weight_dropout: float = 0.0,
+        backend: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if tau is None:
+            tau = DEFAULT_TAU.get(method, 1.0)
+        options = {
+            "method": method,
+            "tau": tau,
+            "noise_rate": noise_rate,
+            "gates": gates,
+            "eval_gate": eval_gate,
+            "weight_dropout": weight_dropout,
+            "backend": backend,
+        }
+        check_options(options, hidden_size, proj_size)
+        super().__init__(
+            "LSTM",
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            proj_size,
+            device,
+            dtype,
+        )
+        self.method = method
+        self.tau = float(tau)
+        self.noise_rate = float(noise_rate)
+        self.gates = gates
+        self.eval_gate = eval_gate
+        self.weight_dropout = float(weight_dropout)
+        self.backend = backend
+        self._gate_listener: Callable[[Gates], None] | None = None  # set by `record_gates`
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: tuple[Tensor, Tensor] | None = None,
+        *,
+        return_gates: bool = False,
+        noise: Sequence[Tensor] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Any:
+        """Runs the layer as `torch.nn.LSTM` does.
+
+        Args:
+            input: (T, B, I), (B, T, I) if batch_first, (T, I) unbatched, or a PackedSequence.
+            hx: first states h (L * D, B, R) and c (L * D, B, H), zero if absent; without B if unbatched.
+            return_gates: also return the gate values.
+            noise: the noise to use, one tensor per layer and direction, rate already applied: (T, B, 2H), or (N, 2H)
+                for a PackedSequence; i then f, and o where that is sampled too. Only in training.
+            generator: where to draw the noise from; torch's default generator if absent.
+
+        Returns:
+            output, (h, c), and with `return_gates` also `Gates`.
+        """
+        arranged = arrange(self, input, hx)
+        if noise is not None:
+            noise = arrange_noise(self, noise, arranged)
+        device = arranged.x.device.type
+        if is_autocast(arranged.x):
+            with torch.autocast(device, enabled=False):
+                result, gates = self._run(arranged, torch.get_autocast_dtype(device), return_gates, noise, generator)
+        else:
+            result, gates = self._run(arranged, arranged.x.dtype, return_gates, noise, generator)
+        output = arranged.restore(result)
+        return (*output, gates) if return_gates else output
+
+    def _run(
+        self,
+        arranged: Arranged,
+        dtype: torch.dtype,
+        return_gates: bool,
+        noise: Sequence[Tensor] | None,
+        generator: torch.Generator | None,
+    ) -> tuple[LayerOutput, Gates | None]:
+        x, h, c = (t.to(dtype) for t in (arranged.x, arranged.h, arranged.c))
+        batch_sizes, rule = arranged.batch_sizes, self.gate_rule()
+        run_layer = choose(self.backend, x.device, self.training, rule)
+        wants_gates = return_gates or self._gate_listener is not None
+        if run_layer is stock.run_layer and not self.training and not wants_gates:
+            weights = stock.fold([w for layer in self._weights(dtype) for w in layer], rule)
+            return stock.fused(x, h, c, weights, batch_sizes, self.num_layers), None
+
+        values: list[GateValues] = []
+        last_h, last_c = [], []
+        directions = self.directions
+        for index, layer_weights in enumerate(self._weights(dtype)):
+            own = slice(index * directions, (index + 1) * directions)
+            layer_noise = self._noise(x, generator) if noise is None else [n.to(dtype) for n in noise[own]]
+            out, h_end, c_end = run_layer(x, h[own], c[own], layer_weights, rule, layer_noise, batch_sizes)
+            last_h.append(h_end)
+            last_c.append(c_end)
+            if wants_gates:
+                for d, (w, out_d) in enumerate(zip(layer_weights, out.chunk(directions, -1), strict=True)):
+                    noise_d = None if layer_noise is None else layer_noise[d]
+                    values.append(gate_values(x, out_d, h[own][d], w, rule, noise_d, batch_sizes, d == 1))
+            x = out
+            if self.training and self.dropout > 0 and index < self.num_layers - 1:
+                x = nn.functional.dropout(x, self.dropout)
+        result = LayerOutput(x, torch.cat(last_h), torch.cat(last_c))
+        if not wants_gates:
+            return result, None
+        gates = collect(values, batch_sizes, arranged.unsorted_indices, arranged.is_batched, self.training)
+        if self._gate_listener is not None:
+            self._gate_listener(gates.detach())
+        return result, gates
+
+    @property
+    def directions(self) -> int:
+        """2 if bidirectional, else 1."""
+        return 2 if self.bidirectional else 1
+
+    def gate_rule(self) -> GateRule:
+        """How pre-activations become gates in the present mode."""
+        hard = not self.training and self.eval_gate == "hard"
+        # The sharpened sigmoid is the model itself, in evaluation too; of a G2 model it is a reading of it.
+        has_temperature = self.training or self.eval_gate == "tempered" or self.method == "sharpened"
+        return GateRule(self.tau if has_temperature and self.method != "sigmoid" else 1.0, self.gates, hard)
+
+    def _weights(self, dtype: torch.dtype) -> list[list[Weights]]:
+        """By layer and direction, with DropConnect while training."""
+        each = [self._direction_weights(names, dtype) for names in self._all_weights]
+        return [each[k : k + self.directions] for k in range(0, len(each), self.directions)]
+
+    def _direction_weights(self, names: list[str], dtype: torch.dtype) -> Weights:
+        tensors = [getattr(self, name).to(dtype) for name in names]
+        w_x, w_h, *rest = tensors
+        if self.training and self.weight_dropout > 0:
+            w_h = drop_weights(w_h, self.weight_dropout)
+        b_x, b_h = rest[:2] if self.bias else (None, None)
+        return Weights(w_x, w_h, b_x, b_h, rest[-1] if self.proj_size else None)
+
+    def _noise(self, x: Tensor, generator: torch.Generator | None) -> list[Tensor] | None:
+        """Fresh noise for each direction of one layer; None where the method has none."""
+        if not (self.training and self.method == "gumbel" and self.noise_rate > 0):
+            return None
+        shape = (*x.shape[:-1], GateRule(gates=self.gates).noisy_gates * self.hidden_size)
+        return [
+            draw_noise(shape, rate=self.noise_rate, dtype=x.dtype, device=x.device, generator=generator)
+            for _ in range(self.directions)
+        ]
+
+    def extra_repr(self) -> str:
+        """The arguments of `torch.nn.LSTM` that differ from its defaults, then ours."""
+        ours = f"method={self.method}, gates={self.gates}, eval_gate={self.eval_gate}"
+        if self.method != "sigmoid":
+            ours += f", tau={self.tau}"
+        if self.method == "gumbel":
+            ours += f", noise_rate={self.noise_rate}"
+        if self.weight_dropout:
+            ours += f", weight_dropout={self.weight_dropout}"
+        if self.backend != "auto":
+            ours += f", backend={self.backend}"
+        return f"{super().extra_repr()}, {ours}"
+
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments that `torch.nn.LSTM` does not have, as they are now."""
+        names = ("method", "tau", "noise_rate", "gates", "eval_gate", "weight_dropout", "backend")
+        return {name: getattr(self, name) for name in names}
+
+    def to_lstm(self) -> nn.LSTM:
+        """A `torch.nn.LSTM` with the same output in evaluation; its weights are copies."""
+        from g2lstm.nn.convert import to_lstm
+
+        return to_lstm(self)
+
+    @classmethod
+    def from_lstm(cls, lstm: nn.LSTM, **options: Any) -> "G2LSTM":
+        """A `G2LSTM` with the same output in evaluation as `lstm`; its weights are copies.
+
+        Args:
+            lstm: the layer to start from.
+            **options: this class's own arguments: method, tau, noise_rate, ...
+        """
+        from g2lstm.nn.convert import from_lstm
+
+        return from_lstm(lstm, **options)

@@ -1,0 +1,77 @@
+"""`record_gates`: the gates of every LSTM inside a model, while it is used as usual."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from g2lstm.errors import G2Error
+from g2lstm.nn.convert import adopt
+from g2lstm.nn.gates import Gates
+from g2lstm.nn.lstm import G2LSTM
+
+
+class GateRecord(Mapping[str, list[Gates]]):
+    """For each LSTM inside the model, by its name there, the gates of its forward calls in order.
+
+    A model that is an LSTM itself has the name "".
+    """
+
+    def __init__(self, names: list[str]) -> None:
+        self._calls: dict[str, list[Gates]] = {name: [] for name in names}
+
+    def __getitem__(self, name: str) -> list[Gates]:
+        return self._calls[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._calls)
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+
+@contextmanager
+def record_gates(model: nn.Module) -> Iterator[GateRecord]:
+    """Records the gates of every `G2LSTM` and `torch.nn.LSTM` inside `model` while the block runs.
+
+    Outputs, gradients and random numbers are those of the model without recording. The values are detached. An
+    `nn.LSTM` with dropout between its layers can be recorded in evaluation only: its masks cannot be seen.
+
+    Example:
+        with g2lstm.record_gates(model) as record:
+            model(x)
+        print(record["encoder.lstm"][0].forget[0].mean())
+    """
+    layers = {name: m for name, m in model.named_modules() if isinstance(m, G2LSTM | nn.LSTM)}
+    if not layers:
+        raise G2Error(f"found no G2LSTM or torch.nn.LSTM inside {type(model).__name__}; there are no gates to record")
+    record = GateRecord(list(layers))
+    with ExitStack() as stack:
+        for name, layer in layers.items():
+            if isinstance(layer, G2LSTM):
+                if layer._gate_listener is not None:
+                    raise G2Error(
+                        f"the gates of {name or 'the model'} are being recorded already; end that block first"
+                    )
+                layer._gate_listener = record[name].append
+                stack.callback(setattr, layer, "_gate_listener", None)
+            else:
+                hook = layer.register_forward_hook(partial(_record_plain, name, record[name]), with_kwargs=True)
+                stack.callback(hook.remove)
+        yield record
+
+
+def _record_plain(
+    name: str, calls: list[Gates], lstm: nn.LSTM, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any
+) -> None:
+    if lstm.training and lstm.dropout > 0 and lstm.num_layers > 1:
+        raise G2Error(
+            f"{name or 'the model'} is a torch.nn.LSTM in training with dropout between its layers, whose gates "
+            "cannot be seen from outside; call model.eval(), or g2lstm.convert_(model, method='sigmoid') first"
+        )
+    with torch.no_grad():
+        _, _, gates = adopt(lstm, method="sigmoid")(*args, **kwargs, return_gates=True)
+    calls.append(gates)

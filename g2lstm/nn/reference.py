@@ -1,0 +1,40 @@
+"""The paper's equations as a plain loop over time: slow, obviously right, the oracle for every other backend."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from g2lstm.nn.gate import GateRule
+from g2lstm.nn.layer import LayerOutput, Weights, in_each_direction
+
+
+def _run_direction(
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+    weights: Weights,
+    rule: GateRule,
+    noise: Tensor | None,
+    batch_sizes: Tensor | None,
+    backwards: bool,
+) -> LayerOutput:
+    steps = x.unbind(0) if batch_sizes is None else x.split(batch_sizes.tolist())
+    noises: tuple[Tensor | None, ...] = (None,) * len(steps)
+    if noise is not None:
+        noises = noise.unbind(0) if batch_sizes is None else noise.split(batch_sizes.tolist())
+    outputs: list[Tensor] = [h] * len(steps)
+    for t in reversed(range(len(steps))) if backwards else range(len(steps)):
+        n = len(steps[t])  # sequences that reach this step; they come first in the batch
+        alpha = linear(steps[t], weights.w_x, weights.bias) + linear(h[:n], weights.w_h)
+        i, f, g, o = rule(alpha, noises[t])
+        c_now = f * c[:n] + i * g
+        h_now = o * torch.tanh(c_now)
+        if weights.w_r is not None:
+            h_now = linear(h_now, weights.w_r)
+        outputs[t] = h_now
+        h, c = torch.cat([h_now, h[n:]]), torch.cat([c_now, c[n:]])
+    out = torch.stack(outputs) if batch_sizes is None else torch.cat(outputs)
+    return LayerOutput(out, h, c)
+
+
+run_layer = in_each_direction(_run_direction)

@@ -1,0 +1,43 @@
+"""Compiles the CPU kernel, if it can; everything else about the package stands in pyproject.toml."""
+
+import platform
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+SOURCES = ["g2lstm/nn/csrc/lstm.cpp", "g2lstm/nn/csrc/random.cpp"]
+FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"]
+# One library for each instruction set; `g2lstm/nn/kernel.py` loads the best that the processor has.
+BUILDS = {"_kernel_generic": []}
+if platform.machine().lower() in ("x86_64", "amd64"):
+    BUILDS |= {"_kernel_avx2": ["-mavx2", "-mfma"], "_kernel_avx512": ["-march=x86-64-v4"]}
+
+
+class BuildKernel(build_ext):
+    """A plain shared library that Python opens with ctypes; with OpenMP where the compiler has it."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Tries with threads, then without."""
+        flags, link = list(ext.extra_compile_args), list(ext.extra_link_args)
+        ext.extra_compile_args, ext.extra_link_args = [*flags, "-fopenmp"], [*link, "-fopenmp"]
+        try:
+            super().build_extension(ext)
+        except Exception:  # whatever the compiler's front end raises; the second try reports a real error
+            ext.extra_compile_args, ext.extra_link_args = flags, link
+            super().build_extension(ext)
+
+
+setup(
+    ext_modules=[
+        Extension(
+            f"g2lstm.nn.{name}",
+            SOURCES,
+            depends=["g2lstm/nn/csrc/simd.h"],
+            extra_compile_args=[*FLAGS, *flags],
+            language="c++",
+            optional=True,  # without a compiler the package installs all the same, and computes in torch operations
+        )
+        for name, flags in BUILDS.items()
+    ],
+    cmdclass={"build_ext": BuildKernel},
+)

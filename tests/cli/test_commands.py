@@ -1,0 +1,64 @@
+"""The command line as a user meets it: output, errors, exit codes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def run(*arguments):
+    return subprocess.run([sys.executable, "-m", "g2lstm", *arguments], capture_output=True, text=True, check=False)
+
+
+def test_help_and_version():
+    assert "demo" in run("--help").stdout
+    assert run("--version").stdout.startswith("g2lstm ")
+
+
+def test_info_says_which_backends_are_here():
+    facts = json.loads(run("info", "--json").stdout)
+    assert facts["backends"]["native"].startswith("compiled for")
+    assert "backend native" in run("info").stdout
+
+
+def test_info_says_why_the_kernel_is_not_here(monkeypatch):
+    from g2lstm.nn import backends, kernel
+
+    monkeypatch.setattr(kernel, "find", lambda: kernel.Found(None, "not compiled: no C++ compiler"))
+    assert backends.describe()["native"] == "torch operations, slower (not compiled: no C++ compiler)"
+
+
+def test_bench_layer_as_json():
+    done = run("bench", "layer", "--shape", "3,2,4,5", "--rounds", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["what"], row["name"]) for row in rows] == [
+        ("train", "torch.nn.LSTM"), ("train", "auto"), ("train", "stock"), ("train", "reference"),
+        ("eval", "torch.nn.LSTM"), ("eval", "auto"),
+    ]  # fmt: skip
+    assert all(row["milliseconds"] > 0 for row in rows)
+
+
+def test_demo_at_toy_size():
+    done = run("demo", "--steps", "2")
+    assert done.returncode == 0, done.stderr
+    for words in ("LSTM (baseline)", "sharpened sigmoid", "G²", "convert_"):
+        assert words in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["bench", "layer", "--shape", "1,2"], ["bench", "layer", "--rounds", "0"]]
+)
+def test_a_users_mistake_is_exit_2_without_a_traceback(arguments):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_debug_shows_the_traceback():
+    done = run("--debug", "bench", "layer", "--shape", "1,2")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr

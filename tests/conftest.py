@@ -1,0 +1,14 @@
+"""Seeds torch before each test, and keeps parallel workers from fighting over the cores."""
+
+import os
+
+import pytest
+import torch
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
