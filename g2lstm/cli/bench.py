@@ -5,12 +5,11 @@ from typing import Annotated
 
 import torch
 import typer
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from g2lstm.bench import layer as layer_bench
-from g2lstm.cli.output import console, progress_columns
+from g2lstm.cli.output import console, error_console, progress_columns
 from g2lstm.errors import G2Error
 
 app = typer.Typer(help="Measure speed and memory against named peers, interleaved in one run.", no_args_is_help=True)
@@ -40,7 +39,7 @@ def layer(
     """One layer: a training step and an evaluation of each backend against torch.nn.LSTM."""
     shapes = tuple(_parse_shape(text) for text in shape) if shape else layer_bench.SHAPES
     rows = []
-    with Progress(*progress_columns(), console=Console(stderr=True), transient=True) as progress:
+    with Progress(*progress_columns(), console=error_console(), transient=True) as progress:
         task = progress.add_task("measuring", total=len(shapes) * (len(layer_bench.BACKENDS) + 3))
         for row in layer_bench.measure(shapes, rounds):
             rows.append(row)

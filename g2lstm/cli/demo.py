@@ -4,12 +4,11 @@ from typing import Annotated, NamedTuple
 
 import torch
 import typer
-from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
 from torch import Tensor, nn
 
-from g2lstm.cli.output import console, progress_columns
+from g2lstm.cli.output import console, error_console, progress_columns
 from g2lstm.nn.lstm import G2LSTM
 
 SYMBOLS, HIDDEN, STEPS_OF_TIME, BATCH = 8, 48, 60, 64
@@ -91,7 +90,7 @@ def demo(
     The task: symbols go by, some are marked; say at each step which was marked last. A memory for that needs gates that
     are fully open or fully shut.
     """
-    with Progress(*progress_columns(), console=Console(stderr=True), transient=True) as progress:
+    with Progress(*progress_columns(), console=error_console(), transient=True) as progress:
         task = progress.add_task("training", total=steps * len(METHODS))
         results = {method: train_and_test(method, steps, progress, task) for method in METHODS}
     table = Table(title=f"Remember the marked symbol: {steps} steps, {HIDDEN} units, seed 0")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from g2lstm.cli import bench, demo, info
+from g2lstm.cli import bench, data, demo, evaluate, generate, info, train
 from g2lstm.errors import G2Error
 from g2lstm.version import __version__
 
@@ -16,6 +16,10 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command("demo")(demo.demo)
+app.add_typer(data.app, name="data")
+app.command("train")(train.train)
+app.command("eval")(evaluate.evaluate)
+app.command("generate")(generate.generate)
 app.command("info")(info.info)
 app.add_typer(bench.app, name="bench")
 

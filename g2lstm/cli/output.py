@@ -11,6 +11,11 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 160)
 
 
+def error_console() -> Console:
+    """Standard error, where bars and messages go: standard output is for results."""
+    return Console(stderr=True, width=None if sys.stderr.isatty() else 160)
+
+
 def progress_columns() -> list[ProgressColumn]:
     """A bar with what is done, of how much, and the time left."""
     return [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]

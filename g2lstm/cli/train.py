@@ -1,0 +1,94 @@
+"""`g2lstm train`: from a recipe to a run directory."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from g2lstm.cli.options import DataDir, Set
+from g2lstm.cli.output import console, error_console
+
+if TYPE_CHECKING:
+    from g2lstm.train.loop import Progress
+    from g2lstm.train.task import Validation
+
+
+class BarObserver:
+    """Draws training as a bar with speed, perplexity and time left; validations become lines."""
+
+    def __init__(self, bar: Bar) -> None:
+        self.bar = bar
+        self.task = bar.add_task("training", total=1.0, rate="", perplexity="")
+        self._smooth: float | None = None
+
+    def on_step(self, progress: "Progress", share: float, values: dict[str, float]) -> None:
+        """Moves the bar; the loss shown is a running mean."""
+        loss = values["loss"]
+        self._smooth = loss if self._smooth is None else 0.98 * self._smooth + 0.02 * loss
+        rate = progress.tokens / max(progress.seconds - progress.validation_seconds, 1e-9)
+        self.bar.update(
+            self.task,
+            completed=share,
+            description=f"epoch {progress.epoch + 1}",
+            rate=f"{rate:,.0f} tokens/s",
+            perplexity=f"perplexity {math.exp(min(self._smooth, 700)):.1f}",
+        )
+
+    def on_validation(self, progress: "Progress", validation: "Validation", is_best: bool) -> None:
+        """One line: perplexity, and how binary the gates are."""
+        gates = [value for name, value in validation.scores.items() if name.startswith("saturation/")]
+        text = f"epoch {progress.epoch}: validation perplexity {validation.scores['perplexity']:.2f}"
+        if gates:
+            text += f", {sum(gates) / len(gates):.0%} of i and f beyond 0.1/0.9"
+        self.bar.console.print(text + (" (best)" if is_best else ""), highlight=False)
+
+    def on_message(self, message: str) -> None:
+        """As it is."""
+        self.bar.console.print(message, highlight=False)
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="A file, or the name of a shipped recipe; `list` shows those.")],
+    overrides: Set = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory; runs/NAME if not given.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run if it has begun.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Trains a model by a recipe into a run directory.
+
+    Ctrl-C saves the state and exits with 130; `--resume` goes on from there.
+
+    Examples: `g2lstm train ptb-small`, `g2lstm train my.toml --set model.method=sigmoid --resume`
+    """
+    from g2lstm.config import load_recipe, shipped_recipes
+
+    if recipe == "list":
+        for shipped in shipped_recipes():
+            console().print(f"[bold]{shipped.name}[/]  {shipped.summary}", highlight=False)
+        return
+    chosen = load_recipe(recipe, overrides or ())
+
+    from g2lstm.train.loop import Interrupted
+    from g2lstm.train.start import train as start
+
+    folder = Path("runs") / Path(recipe).stem if out is None else out
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:.0f}% {task.fields[rate]} {task.fields[perplexity]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    try:
+        with Bar(*columns, console=error_console(), speed_estimate_period=120) as bar:
+            progress = start(chosen, folder, BarObserver(bar), resume=resume, data_dir=data_dir)
+    except Interrupted as interrupted:
+        error_console().print(f"{interrupted}; go on with: g2lstm train {recipe} --out {folder} --resume")
+        raise typer.Exit(130) from None
+    best = math.exp(progress.best)
+    console().print(f"{folder}: best validation perplexity {best:.2f} after {progress.seconds / 60:.1f} minutes")
+    console().print(f"next: g2lstm eval {folder} --split test", highlight=False)

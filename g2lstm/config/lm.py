@@ -1,0 +1,159 @@
+"""The recipe of a language model; its defaults are the paper's AWD-LSTM for Penn Treebank."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from g2lstm.config.sections import (
+    Count,
+    DropProbability,
+    GateSection,
+    NonNegative,
+    Positive,
+    Section,
+    Share,
+    TrainSection,
+)
+from g2lstm.data.registry import data_set
+from g2lstm.data.tokenize import MIN_BPE_VOCABULARY
+from g2lstm.errors import G2Error
+
+
+class LmData(Section):
+    """The text.
+
+    Attributes:
+        name: of a data set; or
+        path: a folder with train.txt, valid.txt and test.txt.
+        tokenizer: "word" for what stands between white space, "bpe" for byte-pair encoding.
+        vocabulary: at most so many tokens; all words if not given.
+        min_frequency: rarer words become <unk>; rarer pairs are not merged.
+        lowercase: make the text lower-case first.
+    """
+
+    name: str | None = None
+    path: str | None = Field(default=None, validate_default=True)
+    tokenizer: Literal["word", "bpe"] = "word"
+    vocabulary: Annotated[int, Field(ge=3, lt=2**31)] | None = Field(default=None, validate_default=True)
+    min_frequency: Count = 1
+    lowercase: bool = False
+
+    @field_validator("name")
+    @classmethod
+    def _is_known(cls, name: str | None) -> str | None:
+        if name is not None:
+            try:
+                found = data_set(name)
+            except G2Error as error:
+                raise ValueError(str(error)) from None
+            if found.task != "lm":
+                raise ValueError("this data set is for translation; language modelling needs one of plain text")
+        return name
+
+    @field_validator("path")
+    @classmethod
+    def _is_either(cls, path: str | None, others: ValidationInfo) -> str | None:
+        if "name" in others.data and (others.data["name"] is None) == (path is None):
+            raise ValueError("give either data.name or data.path, and not both")
+        return path
+
+    @field_validator("vocabulary")
+    @classmethod
+    def _is_enough(cls, vocabulary: int | None, others: ValidationInfo) -> int | None:
+        if others.data.get("tokenizer") == "bpe" and (vocabulary is None or vocabulary < MIN_BPE_VOCABULARY):
+            raise ValueError(f'the tokenizer "bpe" needs a vocabulary of at least {MIN_BPE_VOCABULARY}, such as 8000')
+        return vocabulary
+
+
+class LmDropout(Section):
+    """Dropout, each with one mask for a whole window ("locked").
+
+    Attributes:
+        words: probability that a word of the vocabulary has no embedding for a window.
+        input: on the embeddings.
+        between: between two layers.
+        output: on the last layer's output.
+    """
+
+    words: DropProbability = 0.1
+    input: DropProbability = 0.4
+    between: DropProbability = 0.25
+    output: DropProbability = 0.4
+
+
+class LmModel(GateSection):
+    """The model.
+
+    Attributes:
+        embedding: width of the embedding.
+        hidden: width of each layer; with a tied softmax the last one is as wide as the embedding.
+        layers: how many.
+        tied: whether the softmax uses the embedding's weights.
+        dropout: see `LmDropout`.
+    """
+
+    embedding: Count = 400
+    hidden: Count = 1150
+    layers: Count = 3
+    tied: bool = True
+    dropout: LmDropout = Field(default_factory=LmDropout)
+
+
+class LmTrain(TrainSection):
+    """How to train a language model.
+
+    Attributes:
+        bptt: length of a window, in tokens.
+        bptt_deviation: standard deviation of that length.
+        bptt_half_probability: how often the mean length is half as long.
+        bptt_minimum: the shortest length.
+        activation_regularisation: weight of the squared outputs of the last layer, after dropout (alpha).
+        temporal_regularisation: weight of the squared change of those outputs from step to step (beta).
+    """
+
+    bptt: Count = 70
+    bptt_deviation: NonNegative = 5.0
+    bptt_half_probability: Share = 0.05
+    bptt_minimum: Count = 5
+    activation_regularisation: NonNegative = 2.0
+    temporal_regularisation: NonNegative = 1.0
+
+
+class CacheSection(Section):
+    """The continuous cache pointer, where evaluation is asked to use it.
+
+    Attributes:
+        window: how many past states it holds.
+        theta: how sharply it prefers similar states.
+        lambda_: its share in the mixture; `lambda` in a recipe.
+    """
+
+    window: Count = 3785
+    theta: Positive = 0.6626
+    lambda_: Share = Field(default=0.1279, alias="lambda")
+
+
+class LmEvaluate(Section):
+    """How to evaluate.
+
+    Attributes:
+        batch_size: for validation.
+        test_batch_size: for the test.
+        bptt: tokens that are evaluated at once; it does not change the result.
+        cache: see `CacheSection`.
+    """
+
+    batch_size: Count = 10
+    test_batch_size: Count = 1
+    bptt: Count = 70
+    cache: CacheSection = Field(default_factory=CacheSection)
+
+
+class LmRecipe(Section):
+    """Everything about the training of a language model."""
+
+    task: Literal["lm"]
+    data: LmData
+    model: LmModel = Field(default_factory=LmModel)
+    train: LmTrain
+    evaluate: LmEvaluate = Field(default_factory=LmEvaluate)

@@ -1,0 +1,117 @@
+"""Reads recipes: a file or a shipped one, with single keys overridden, all mistakes reported at once."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from difflib import get_close_matches
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from pydantic import ValidationError
+
+from g2lstm.config.lm import LmRecipe
+from g2lstm.config.overrides import apply_overrides
+from g2lstm.config.problems import problems_of
+from g2lstm.errors import G2Error
+
+Recipe: TypeAlias = LmRecipe  # a union once there is a second task
+_TASKS: dict[str, type[Recipe]] = {"lm": LmRecipe}
+
+
+class ShippedRecipe(NamedTuple):
+    """A recipe that comes with the package."""
+
+    name: str
+    summary: str
+
+
+def shipped_recipes() -> list[ShippedRecipe]:
+    """The recipes that come with the package, each with the first line of its comment."""
+    return [
+        ShippedRecipe(name, file.read_text(encoding="utf-8").splitlines()[0].lstrip("# "))
+        for name, file in sorted(_shipped_files().items())
+    ]
+
+
+def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Reads and checks a recipe.
+
+    Args:
+        name_or_path: the name of a shipped recipe, or a file.
+        overrides: "a.b=value", the value as TOML has it or else text; "a.b=" takes the key out.
+
+    Raises:
+        G2Error: with everything that is wrong, if anything is.
+    """
+    source = str(name_or_path)
+    shipped = _shipped_files().get(source)
+    path: Traversable = Path(name_or_path).expanduser() if shipped is None else shipped
+    if not path.is_file():
+        raise G2Error(_not_found(source))
+    try:
+        values = tomllib.loads(path.read_bytes().decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise G2Error(f"the recipe {source} is not UTF-8 text: byte at offset {error.start}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise G2Error(f"the recipe {source} is not valid TOML: {error}") from None
+    except OSError as error:
+        raise G2Error(f"the recipe {source} cannot be read: {error.strerror}") from None
+    return parse_recipe(values, overrides, source=source)
+
+
+def parse_recipe(values: Mapping[str, Any], overrides: Sequence[str] = (), *, source: str = "given") -> Recipe:
+    """Checks a recipe that is there as tables.
+
+    Args:
+        values: the tables.
+        overrides: see `load_recipe`.
+        source: what messages call the recipe.
+    """
+    tables = deepcopy(dict(values))
+    problems = apply_overrides(tables, overrides)
+    for section in ("data", "train"):
+        tables.setdefault(section, {})
+    task = tables.get("task")
+    if isinstance(task, str) and task in _TASKS:
+        try:
+            recipe = _TASKS[task].model_validate(tables)
+        except ValidationError as error:
+            problems += problems_of(error, _TASKS[task])
+    else:
+        names = " or ".join(f'"{name}"' for name in _TASKS)
+        problems.append(f"task is missing: must be {names}" if task is None else f"task = {task!r}: must be {names}")
+        problems += _wrong_for_any_task(tables)
+    if problems:
+        introduction = (
+            f"the recipe {source} has {len(problems)} mistakes:\n  " if len(problems) > 1 else f"the recipe {source}: "
+        )
+        raise G2Error(introduction + "\n  ".join(problems))
+    return recipe
+
+
+def _wrong_for_any_task(tables: Mapping[str, Any]) -> list[str]:
+    """What can be said of a recipe whose task is unknown."""
+    each: list[list[str]] = []
+    for task, recipe in _TASKS.items():
+        try:
+            recipe.model_validate({**tables, "task": task})
+            each.append([])
+        except ValidationError as error:
+            each.append(problems_of(error, recipe))
+    return [problem for problem in each[0] if all(problem in others for others in each[1:])]
+
+
+def _shipped_files() -> dict[str, Traversable]:
+    folder = files("g2lstm") / "recipes"
+    return {file.name.removesuffix(".toml"): file for file in folder.iterdir() if file.name.endswith(".toml")}
+
+
+def _not_found(source: str) -> str:
+    names = sorted(_shipped_files())
+    if (Path(source).expanduser() / "recipe.toml").is_file():
+        return f"{source} is a folder; for the recipe in it give {Path(source) / 'recipe.toml'}"
+    close = get_close_matches(source, names, n=1)
+    guess = f"; did you mean {close[0]!r}?" if close else ";"
+    return f"no recipe {source!r}: it is neither a file nor a shipped recipe{guess} Shipped are: {', '.join(names)}"

@@ -1,0 +1,120 @@
+"""Parts of a recipe that every task has: gates, optimizers, and how long and how to train."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from g2lstm.nn.lstm import DEFAULT_TAU
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+DropProbability = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Section(BaseModel):
+    """A table of a recipe: unknown keys, text for a number and infinities are errors; values do not change later."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, validate_by_alias=True)
+
+
+class GateSection(Section):
+    """The gates of `G2LSTM`, whose arguments these are.
+
+    Attributes:
+        method: "gumbel" (the paper's G2), "sigmoid" (a plain LSTM) or "sharpened".
+        tau: temperature; that of the method if not given.
+        noise_rate: probability that a gate element gets noise.
+        gates: which gates are pushed to 0 or 1.
+        eval_gate: how gates are computed in evaluation.
+        weight_dropout: DropConnect on the recurrent weights.
+    """
+
+    method: Literal["gumbel", "sigmoid", "sharpened"] = "gumbel"
+    tau: Positive | None = Field(default=None, validate_default=True)
+    noise_rate: Share = 0.2
+    gates: Literal["if", "ifo"] = "if"
+    eval_gate: Literal["soft", "tempered", "hard"] = "soft"
+    weight_dropout: DropProbability = 0.5
+
+    @field_validator("tau")
+    @classmethod
+    def _resolve(cls, tau: float | None, others: ValidationInfo) -> float | None:
+        return DEFAULT_TAU.get(others.data.get("method", "")) if tau is None else tau
+
+
+class AdamW(Section):
+    """AdamW with a one-cycle schedule: the learning rate rises, then falls, over the whole of the training.
+
+    Attributes:
+        name: which optimizer this is.
+        lr: the highest learning rate.
+        weight_decay: decoupled.
+        beta1: of the mean of gradients.
+        beta2: of the mean of their squares.
+        epsilon: added to the denominator.
+        warmup: share of the training in which the learning rate rises.
+        final_lr: the last learning rate as a share of `lr`.
+    """
+
+    name: Literal["adamw"] = "adamw"
+    lr: Positive = 3e-3
+    weight_decay: NonNegative = 0.01
+    beta1: DropProbability = 0.9
+    beta2: DropProbability = 0.99
+    epsilon: Positive = 1e-8
+    warmup: DropProbability = 0.1
+    final_lr: Share = 0.0
+
+
+class NtAsgd(Section):
+    """SGD that begins to average its weights when validation stops improving: the paper's, with its settings.
+
+    Attributes:
+        name: which optimizer this is.
+        lr: learning rate; scaled by length / bptt for each window.
+        weight_decay: added to the gradient.
+        window: how many validations without a better one are waited for: the non-monotone trigger.
+        start: "sgd" to switch to averaging by the trigger; "asgd" to average from the start and stop by the trigger.
+    """
+
+    name: Literal["ntasgd"] = "ntasgd"
+    lr: Positive = 30.0
+    weight_decay: NonNegative = 1.2e-6
+    window: Count = 5
+    start: Literal["sgd", "asgd"] = "sgd"
+
+
+class TrainSection(Section):
+    """How to train, whatever the task.
+
+    Attributes:
+        optimizer: "adamw" or "ntasgd" under `name`, with its settings.
+        epochs: passes over the training data at most.
+        minutes: wall-clock budget that the schedule is fitted to; with epochs given too, whichever ends first.
+        seed: of everything random.
+        batch_size: over all processes together.
+        clip: norm that gradients are clipped to; 0 for no clipping.
+        checkpoint_minutes: how often the state is saved between validations.
+        precision: "fp32" or "bf16".
+        finetune_from: a run directory whose weights training starts from.
+    """
+
+    optimizer: AdamW | NtAsgd = Field(default_factory=NtAsgd, discriminator="name")
+    epochs: Count | None = None
+    minutes: Positive | None = Field(default=None, validate_default=True)
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
+    batch_size: Count = 20
+    clip: NonNegative = 0.25
+    checkpoint_minutes: Positive = 10.0
+    precision: Literal["fp32", "bf16"] = "fp32"
+    finetune_from: str | None = None
+
+    @field_validator("minutes")
+    @classmethod
+    def _has_an_end(cls, minutes: float | None, others: ValidationInfo) -> float | None:
+        # An epochs that is wrong is absent here, and has an error of its own.
+        if minutes is None and others.data.get("epochs", 0) is None:
+            raise ValueError("give train.epochs or train.minutes or both, so that training has an end")
+        return minutes

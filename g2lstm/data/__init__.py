@@ -1,0 +1,1 @@
+"""Text as models read it: named data sets, own files, tokenizers, token streams."""

@@ -1,0 +1,1 @@
+"""Language modelling: the AWD-LSTM, its objective, evaluation, cache pointer and sampling."""

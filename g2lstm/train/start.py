@@ -1,0 +1,84 @@
+"""From a recipe to a trained run directory: data, tokenizer, model, loop."""
+
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+
+from g2lstm.config import Recipe, recipe_to_toml
+from g2lstm.data.corpus import prepare_stream, prepare_tokenizer
+from g2lstm.data.registry import lm_files
+from g2lstm.data.tokenize import Tokenizer
+from g2lstm.errors import G2Error
+from g2lstm.runs.directory import RunDirectory
+from g2lstm.runs.models import build_language_model
+from g2lstm.runs.trained import load
+from g2lstm.train.lm import LanguageModelTask
+from g2lstm.train.loop import Observer, Progress, Trainer
+
+
+def train(
+    recipe: Recipe, out: Path, observer: Observer, *, resume: bool = False, data_dir: Path | None = None
+) -> Progress:
+    """Trains a model into the run directory `out`.
+
+    Args:
+        recipe: what to train.
+        out: a new folder or, to go on, an existing run of the same recipe.
+        observer: who is told how it goes.
+        resume: go on with the run in `out`; one that has not begun is begun.
+        data_dir: a folder that holds the named data sets.
+    """
+    torch.set_flush_denormal(True)  # before any thread starts: they inherit it
+    accelerator = Accelerator(mixed_precision="bf16" if recipe.train.precision == "bf16" else "no")
+    files = lm_files(recipe.data.name, None if recipe.data.path is None else Path(recipe.data.path), data_dir)
+    with accelerator.main_process_first():
+        tokenizer = _tokenizer(recipe, files["train"])
+        streams = {split: prepare_stream(files[split], tokenizer) for split in ("train", "valid")}
+    set_seed(recipe.train.seed)
+    model = build_language_model(recipe, len(tokenizer)).to(accelerator.device)
+    if recipe.train.finetune_from is not None:
+        model.load_state_dict(load(recipe.train.finetune_from).model.state_dict())
+    task = LanguageModelTask(
+        recipe,
+        model,
+        streams["train"],
+        streams["valid"],
+        device=accelerator.device,
+        rank=accelerator.process_index,
+        world_size=accelerator.num_processes,
+    )
+    if accelerator.num_processes > 1:  # the same weights everywhere, but noise and masks of one's own
+        torch.manual_seed(recipe.train.seed + accelerator.process_index)
+    run = RunDirectory(out)
+    if not accelerator.is_main_process:
+        return Trainer(task, recipe.train, run, accelerator, observer).train(resume=resume)
+    with run.locked():
+        is_old = run.recipe_file.exists()
+        if is_old and resume:
+            _check_same(RunDirectory.open(out).recipe, recipe, out)
+        else:
+            RunDirectory.create(out, recipe, tokenizer)
+        return Trainer(task, recipe.train, run, accelerator, observer).train(resume=resume and is_old)
+
+
+def _tokenizer(recipe: Recipe, text: Path) -> Tokenizer:
+    """Of the run to be finetuned if there is one: its weights know no other ids."""
+    if recipe.train.finetune_from is not None:
+        return RunDirectory.open(Path(recipe.train.finetune_from), task=recipe.task).tokenizer
+    data = recipe.data
+    return prepare_tokenizer(
+        text, data.tokenizer, vocabulary=data.vocabulary, min_frequency=data.min_frequency, lowercase=data.lowercase
+    )
+
+
+def _check_same(saved: Recipe, wanted: Recipe, out: Path) -> None:
+    if saved == wanted:
+        return
+    pairs = zip(recipe_to_toml(saved).splitlines(), recipe_to_toml(wanted).splitlines(), strict=False)
+    differences = [f"{old} there, {new} now" for old, new in pairs if old != new]
+    raise G2Error(
+        f"the run in {out} was begun with another recipe: {'; '.join(differences)}; "
+        "resume it with the same settings, or start anew with --out"
+    )

@@ -1,0 +1,57 @@
+"""What the training loop asks of a task; language modelling is one, translation another."""
+
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor, nn
+
+
+class StepLoss(NamedTuple):
+    """The loss of one batch."""
+
+    total: Tensor  # (), to be differentiated
+    nats: float  # mean -log p a token, without regularisers
+    tokens: int  # predicted in this batch, by all processes together
+
+
+class Validation(NamedTuple):
+    """What a validation found."""
+
+    loss: float  # nats a token: what the trigger and the choice of the best model look at
+    scores: dict[str, float]  # for people, by name
+
+
+class Task(Protocol):
+    """A model, its data, and how they make a loss."""
+
+    @property
+    def model(self) -> nn.Module:
+        """Whose weights are trained and saved."""
+
+    @property
+    def module(self) -> nn.Module:
+        """Around the model: its forward call makes the loss, so that DDP can wrap it."""
+
+    def next_batch(self) -> Any | None:
+        """The next batch of this epoch; None at its end."""
+
+    def start_epoch(self) -> None:
+        """Goes to the beginning of the data."""
+
+    @property
+    def epoch_progress(self) -> float:
+        """How much of the epoch has been handed out, in [0, 1]."""
+
+    def rate_scale(self, batch: Any) -> float:
+        """What the learning rate is multiplied by for this batch."""
+
+    def loss(self, module: nn.Module, batch: Any) -> StepLoss:
+        """The loss, through `module`, which may be `self.module` wrapped."""
+
+    def validate(self) -> Validation:
+        """Evaluates the model as it is."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where in the data it stands, and what it carries from batch to batch: tensors, numbers, strings."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes there."""

@@ -1,0 +1,152 @@
+"""Language modelling through the command line, end to end at toy size, and its errors."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+TOY = [
+    "--set", "model.embedding=16", "--set", "model.hidden=24", "--set", "train.minutes=", "--set", "train.epochs=1",
+]  # fmt: skip
+
+
+def run(*arguments, **environment):
+    command = [sys.executable, "-m", "g2lstm", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "toy"
+    done = run("train", "embedded", *TOY, "--out", out)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_train_writes_a_run(trained):
+    names = {path.name for path in trained.iterdir()}
+    assert {"recipe.toml", "tokenizer.json", "model.safetensors", "metrics.jsonl", "checkpoints", "events"} <= names
+
+
+def test_resume_of_a_finished_run_is_quick_and_changes_nothing(trained):
+    before = (trained / "model.safetensors").read_bytes()
+    done = run("train", "embedded", *TOY, "--out", trained, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert (trained / "model.safetensors").read_bytes() == before
+
+
+def test_a_second_start_in_the_same_place_is_refused(trained):
+    done = run("train", "embedded", *TOY, "--out", trained)
+    assert done.returncode == 2
+    assert "holds a run already" in done.stderr
+    assert "--resume" in done.stderr
+
+
+def test_resume_with_another_recipe_is_refused(trained):
+    done = run("train", "embedded", *TOY, "--set", "model.method=sigmoid", "--out", trained, "--resume")
+    assert done.returncode == 2
+    assert 'method = "gumbel" there, method = "sigmoid" now' in done.stderr
+
+
+def test_evaluate(trained):
+    plain = json.loads(run("eval", trained, "--split", "test", "--json").stdout)
+    assert set(plain) == {"perplexity", "split", "tokens", "eval_gate", "signature"}
+    assert plain["split"] == "test"
+    assert plain["eval_gate"] == "soft"
+    assert 1 < plain["perplexity"] < 2000
+    assert "seed:1" in plain["signature"]
+    cached = json.loads(run("eval", trained, "--split", "test", "--cache", "--cache-lambda", "0.2", "--json").stdout)
+    assert cached["perplexity"] < plain["perplexity"]
+    assert cached["cache"].endswith(",0.2")
+    hard = json.loads(run("eval", trained, "--split", "test", "--eval-gate", "hard", "--json").stdout)
+    assert hard["perplexity"] != plain["perplexity"]
+    scores = json.loads((trained / "result.json").read_text())["scores"]
+    assert len(scores) == 3
+    assert "perplexity" in run("eval", trained, "--tune-cache").stdout
+
+
+def test_generate(trained):
+    options = ["generate", trained, "--prompt", "the", "--tokens", "12", "--seed", "3"]
+    first, second = run(*options), run(*options)
+    assert first.returncode == 0, first.stderr
+    assert first.stdout == second.stdout
+    assert first.stdout.startswith("the ")
+    assert "<unk>" not in first.stdout
+
+
+def test_from_python(trained):
+    import g2lstm
+
+    model = g2lstm.load(trained)
+    assert model.generate("the", tokens=5, seed=1).startswith("the")
+    assert model.perplexity("the value is an object .\n") > 1
+
+
+def test_interrupt_saves_and_exits_130_and_resume_goes_on(tmp_path):
+    out = tmp_path / "run"
+    toy = [*TOY[:-1], "train.epochs=500"]
+    command = [sys.executable, "-m", "g2lstm", "train", "embedded", *toy, "--out", str(out)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 120
+    while time.monotonic() < until and not list(out.glob("checkpoints/*.json")):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, messages = process.communicate(timeout=60)
+    assert process.returncode == 130, messages
+    assert "--resume" in messages
+    saved = sorted(out.glob("checkpoints/*.json"))[-1]
+    assert json.loads(saved.read_text())["state"]["progress"]["step"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "no-such-recipe"], "no recipe 'no-such-recipe'"),
+        (["train", "embedded", "--set", "model.hiden=3", "--set", "train.seed=x"], "2 mistakes"),
+        (["eval", "no/such/run"], "no/such/run is not a run directory: it does not exist"),
+        (["generate", "."], "is not a run directory: it holds no recipe.toml"),
+        (["data", "get", "nothing"], "nothing"),
+    ],
+)
+def test_mistakes_are_one_clear_error(arguments, message):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("damage", ["truncated", "newer", "foreign", "mixed", "missing", "tokenizer"])
+def test_broken_runs_are_refused(trained, tmp_path, damage):
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    out = tmp_path / "run"
+    shutil.copytree(trained, out)
+    model = out / "model.safetensors"
+    weights = load_file(model)
+    if damage == "truncated":
+        model.write_bytes(model.read_bytes()[:-100])
+    elif damage == "newer":
+        save_file(weights, model, {"format": "g2lstm", "version": "99"})
+    elif damage == "foreign":
+        save_file(weights, model)
+    elif damage == "mixed":
+        recipe = out / "recipe.toml"
+        recipe.write_text(recipe.read_text().replace("hidden = 24", "hidden = 25"))
+    elif damage == "missing":
+        model.unlink()
+    else:
+        (out / "tokenizer.json").write_text("{}")
+    expected = {
+        "truncated": "cannot be read", "newer": "is of version 99", "foreign": "was not written by g2lstm",
+        "mixed": "does not fit recipe.toml", "missing": "no trained model yet", "tokenizer": "tokenizer.json",
+    }  # fmt: skip
+    done = run("eval", out)
+    assert done.returncode == 2
+    assert expected[damage] in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,141 @@
+import re
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from g2lstm.data import corpus
+from g2lstm.data.corpus import TokenStream, prepare_stream, prepare_tokenizer
+from g2lstm.data.registry import lm_files
+from g2lstm.data.text import read_pieces
+from g2lstm.data.tokenize import Tokenizer, train_word_tokenizer
+from g2lstm.errors import G2Error
+
+from .sets import DATA, needs
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def all_of(stream: TokenStream) -> list[int]:
+    return stream.read(0, len(stream)).tolist()
+
+
+def test_each_line_ends_with_eos(tmp_path: Path) -> None:
+    text = write(tmp_path / "text", "b a b\n\nc b")
+    tokenizer = prepare_tokenizer(text)
+    stream = prepare_stream(text, tokenizer)
+    assert len(stream) == 8
+    assert tokenizer.decode(all_of(stream)) == "b a b\n\nc b\n"
+    assert stream.read(1, 3).tolist() == [tokenizer.id_of("a"), tokenizer.id_of("b"), tokenizer.eos_id]
+    assert stream.read(6, 9).tolist() == [tokenizer.id_of("b"), tokenizer.eos_id]
+    assert stream.read(0, 2).dtype == np.int64
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.lists(st.sampled_from("abcd"), max_size=4), min_size=1, max_size=8), st.sampled_from([1, 3, 100]))
+def test_a_stream_is_its_lines_whatever_is_encoded_at_once(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[list[str]], at_once: int
+) -> None:
+    folder = tmp_path_factory.mktemp("text")
+    text = write(folder / "text", "x\n" + "".join(" ".join(line) + "\n" for line in lines))
+    tokenizer = train_word_tokenizer(["x a b c d"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "_ENCODE_LINES", at_once)
+        stream = prepare_stream(text, tokenizer, cache=folder)
+    expected = [token for line in [["x"], *lines] for token in [*map(tokenizer.id_of, line), tokenizer.eos_id]]
+    assert all_of(stream) == expected
+
+
+@pytest.mark.parametrize("kind", ["word", "bpe"])
+def test_a_long_line_is_encoded_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    line = " ".join(f"word{k * k % 31}" for k in range(500))
+    text = write(tmp_path / "text", line + "\n")
+    tokenizer = prepare_tokenizer(text, kind, vocabulary=300)
+    monkeypatch.setattr(corpus, "read_pieces", partial(read_pieces, limit=64))
+    assert all_of(prepare_stream(text, tokenizer)) == [*tokenizer.encode(line), tokenizer.eos_id]
+
+
+def test_prepared_once_for_the_same_text_and_tokenizer(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = write(tmp_path / "text", "a b\n")
+    stream = prepare_stream(text, prepare_tokenizer(text))
+    assert stream.path.parent == cache / "prepared"
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus, "_write_tokens", None)
+        patch.setattr(corpus, "train_tokenizer", None)
+        again = prepare_stream(write(tmp_path / "copy", "a b\n"), prepare_tokenizer(tmp_path / "copy"))
+    assert (again.path, again.text_sha256) == (stream.path, stream.text_sha256)
+    write(text, "a b c\n")
+    assert len(prepare_stream(text, prepare_tokenizer(text))) == 4
+    assert prepare_tokenizer(text, lowercase=True).fingerprint != prepare_tokenizer(text).fingerprint
+
+
+def test_damaged_files_in_the_cache_are_made_again(tmp_path: Path, cache: Path) -> None:
+    text = write(tmp_path / "text", "a b c d\n" * 10)
+    expected = all_of(prepare_stream(text, prepare_tokenizer(text)))
+    files = list((cache / "prepared").iterdir())
+    assert len(files) == 2
+    for damage in (lambda content: content[:-10], lambda content: b"", lambda content: b"x" * len(content)):
+        for file in files:
+            file.write_bytes(damage(file.read_bytes()))
+        assert all_of(prepare_stream(text, prepare_tokenizer(text))) == expected
+
+
+@pytest.mark.parametrize("bad", [b"", b"a\n\xff\n"])
+def test_a_bad_text_leaves_nothing_behind(tmp_path: Path, cache: Path, bad: bytes) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(bad)
+    with pytest.raises(G2Error, match=re.escape(str(text))):
+        prepare_tokenizer(text)
+    with pytest.raises(G2Error, match=re.escape(str(text))):
+        prepare_stream(text, train_word_tokenizer(["a"]))
+    assert not list(cache.rglob("*.*"))
+
+
+def test_the_smallest_type_that_fits(tmp_path: Path) -> None:
+    text = write(tmp_path / "text", "w0 w65533 w65534\n")
+    for size, width in ((2**16 - 2, 2), (2**16 - 1, 4)):
+        tokenizer = train_word_tokenizer(f"w{k}" for k in range(size))
+        stream = prepare_stream(text, tokenizer)
+        assert np.load(stream.path, mmap_mode="r").dtype.itemsize == width
+        assert all_of(stream) == [*tokenizer.encode("w0 w65533 w65534"), tokenizer.eos_id]
+
+
+def test_pages_are_given_back_without_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "_READS_BEFORE_RELEASE", 2)
+    text = write(tmp_path / "text", "a b c d\n" * 5000)
+    stream = prepare_stream(text, prepare_tokenizer(text))
+    assert len({tuple(stream.read(0, len(stream))) for _ in range(5)}) == 1
+
+
+def test_the_embedded_text_by_words_and_by_pairs() -> None:
+    files = lm_files("embedded")
+    words = prepare_tokenizer(files["train"], min_frequency=2)
+    pairs = prepare_tokenizer(files["train"], "bpe", vocabulary=1000)
+    assert isinstance(words, Tokenizer)
+    assert len(pairs) == 1000
+    for tokenizer in (words, pairs):
+        stream = prepare_stream(files["valid"], tokenizer)
+        assert all_of(stream).count(tokenizer.eos_id) == len(files["valid"].read_text(encoding="utf-8").splitlines())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "types", "counts"),
+    [
+        pytest.param("ptb", 10_000, (929_589, 73_760, 82_430), marks=needs("ptb")),
+        pytest.param("wikitext-2", 33_278, (2_088_628, 217_646, 245_569), marks=needs("wikitext-2")),
+    ],
+)
+def test_counts_of_the_real_sets(name: str, types: int, counts: tuple[int, int, int]) -> None:
+    files = lm_files(name, data_dir=DATA)
+    tokenizer = prepare_tokenizer(files["train"])
+    assert len(tokenizer) == types
+    assert tuple(len(prepare_stream(files[split], tokenizer)) for split in ("train", "valid", "test")) == counts

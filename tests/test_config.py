@@ -1,0 +1,326 @@
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from g2lstm.config import LmRecipe, load_recipe, parse_recipe, recipe_hash, recipe_to_toml, shipped_recipes
+from g2lstm.config.overrides import apply_overrides, parse_value
+from g2lstm.config.problems import dotted_keys
+from g2lstm.config.sections import AdamW, GateSection, NtAsgd
+from g2lstm.data import registry
+from g2lstm.errors import G2Error
+from g2lstm.nn.checks import METHODS
+from g2lstm.nn.gate import EVAL_GATES, NOISY_GATES
+
+SMALLEST: Mapping[str, Any] = {"task": "lm", "data": {"name": "embedded"}, "train": {"epochs": 1}}
+
+
+def message(*overrides: str, values: Mapping[str, Any] = SMALLEST) -> str:
+    with pytest.raises(G2Error) as caught:
+        parse_recipe(values, overrides, source="r")
+    return str(caught.value)
+
+
+def test_the_smallest_recipe_is_the_papers_model() -> None:
+    recipe = parse_recipe(SMALLEST)
+    assert (recipe.model.embedding, recipe.model.hidden, recipe.model.layers, recipe.model.tied) == (400, 1150, 3, True)
+    assert (recipe.model.method, recipe.model.tau, recipe.model.noise_rate) == ("gumbel", 0.9, 0.2)
+    assert recipe.train.optimizer == NtAsgd()
+    assert (recipe.train.batch_size, recipe.train.bptt, recipe.train.clip) == (20, 70, 0.25)
+
+
+def test_choices_are_those_of_the_layer() -> None:
+    fields = GateSection.model_fields
+    assert set(get_args(fields["method"].annotation)) == set(METHODS)
+    assert set(get_args(fields["gates"].annotation)) == set(NOISY_GATES)
+    assert set(get_args(fields["eval_gate"].annotation)) == set(EVAL_GATES)
+
+
+@pytest.mark.parametrize(("method", "tau"), [("gumbel", 0.9), ("sharpened", 0.2), ("sigmoid", 1.0)])
+def test_the_temperature_is_the_methods_unless_given(method: str, tau: float) -> None:
+    assert parse_recipe(SMALLEST, [f"model.method={method}"]).model.tau == tau
+    assert parse_recipe(SMALLEST, [f"model.method={method}", "model.tau=0.5"]).model.tau == 0.5
+
+
+def test_shipped_recipes_are_complete_and_say_what_they_are() -> None:
+    assert [recipe.name for recipe in shipped_recipes()] == [
+        "embedded",
+        "ptb",
+        "ptb-finetune",
+        "ptb-small",
+        "wikitext-2",
+    ]
+    for shipped in shipped_recipes():
+        assert shipped.summary.endswith(".")
+        recipe = load_recipe(shipped.name)
+        assert recipe.task == "lm"
+        assert recipe.data.name in registry.DATA_SETS
+        for method in METHODS:
+            assert load_recipe(shipped.name, [f"model.method={method}"]).model.method == method
+
+
+def test_the_recipe_called_ptb_is_the_papers() -> None:
+    assert load_recipe("ptb") == parse_recipe(SMALLEST, ["data.name=ptb", "train.epochs=500"])
+    tuned = load_recipe("ptb-finetune")
+    assert tuned.train.optimizer == NtAsgd(start="asgd")
+    assert tuned.train.finetune_from is not None
+    assert tuned.model == load_recipe("ptb").model
+
+
+@pytest.mark.parametrize("name", [recipe.name for recipe in shipped_recipes()])
+def test_a_recipe_written_out_is_the_same_recipe(name: str, tmp_path: Path) -> None:
+    recipe = load_recipe(name)
+    path = tmp_path / "recipe.toml"
+    path.write_text(recipe_to_toml(recipe), encoding="utf-8")
+    again = load_recipe(path)
+    assert again == recipe
+    assert recipe_hash(again) == recipe_hash(recipe)
+    optional = {"data.path", "data.name", "data.vocabulary", "train.epochs", "train.minutes", "train.finetune_from"}
+    written = tomllib.loads(recipe_to_toml(recipe))
+    for key in dotted_keys(LmRecipe):
+        if key not in optional and not key.startswith("train.optimizer."):
+            found: Any = written
+            for part in key.split("."):
+                found = found[part]
+
+
+def test_hashes_tell_recipes_apart() -> None:
+    hashes = {recipe_hash(parse_recipe(SMALLEST, [f"train.seed={seed}"])) for seed in (1, 2, 3)}
+    assert len(hashes) == 3
+    assert recipe_hash(parse_recipe(SMALLEST, ["train.seed=1"])) == recipe_hash(parse_recipe(SMALLEST))
+    assert all(re.fullmatch("[0-9a-f]{16}", one) for one in hashes)
+
+
+def test_a_recipe_does_not_change() -> None:
+    recipe = parse_recipe(SMALLEST)
+    with pytest.raises(ValueError, match="frozen"):
+        recipe.train.seed = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("model.hiden=3", "model.hiden is not a key; did you mean model.hidden?"),
+        ("hidden=3", "hidden is not a key; did you mean model.hidden?"),
+        ("train.lr=3", "train.lr is not a key; did you mean train.optimizer.lr?"),
+        ("modle.hidden=3", "modle is not a key; did you mean model?"),
+        ("zzz=3", "zzz is not a key; a recipe has: task, data, model, train, evaluate"),
+        ("data.zzz=3", "data.zzz is not a key; data has: name, path, tokenizer, vocabulary, min_frequency, lowercase"),
+        ("evaluate.cache.lambda_=0.1", "evaluate.cache.lambda_ is not a key; did you mean evaluate.cache.lambda?"),
+        ("train.optimizer.windw=3", "train.optimizer.windw is not a key; did you mean train.optimizer.window?"),
+        ("model.hidden=big", 'model.hidden = "big": must be a whole number, at least 1'),
+        ("model.hidden=0", "model.hidden = 0: must be a whole number, at least 1"),
+        ("model.hidden=1.5", "model.hidden = 1.5: must be a whole number, at least 1"),
+        ("model.hidden=true", "model.hidden = true: must be a whole number, at least 1"),
+        ("model.tau=0", "model.tau = 0: must be a number, above 0"),
+        ("model.tau=inf", "model.tau = Infinity: must be a finite number, above 0"),
+        ("model.noise_rate=2", "model.noise_rate = 2: must be a number, at least 0 and at most 1"),
+        ("model.dropout.words=1", "model.dropout.words = 1: must be a number, at least 0 and below 1"),
+        ("model.tied=1", "model.tied = 1: must be true or false"),
+        ("model.method=gumbell", 'model.method = "gumbell": must be one of "gumbel", "sigmoid", "sharpened"'),
+        ("evaluate.cache.lambda=2", "evaluate.cache.lambda = 2: must be a number, at least 0 and at most 1"),
+        ("train.optimizer.lr=-1", "train.optimizer.lr = -1: must be a number, above 0"),
+        ("train.optimizer.name=sgd", 'train.optimizer.name = "sgd": must be "adamw" or "ntasgd"'),
+        ("train.optimizer=adamw", 'train.optimizer = "adamw": must be a section with keys of its own'),
+        ("train.optimizer.lr=3", 'train.optimizer.name is missing: must be "adamw" or "ntasgd"'),
+        ("train.finetune_from=3", "train.finetune_from = 3: must be text"),
+        ("model=3", "model = 3: must be a section with keys of its own"),
+        ("train=3", "train = 3: must be a section with keys of its own"),
+        ("task=mt2", "task = 'mt2': must be \"lm\""),
+        ("task=", 'task is missing: must be "lm"'),
+        ("train.epochs=", "train.minutes: give train.epochs or train.minutes or both, so that training has an end"),
+        ("data.name=", "data.path: give either data.name or data.path, and not both"),
+        (
+            "data.name=embeded",
+            "data.name = \"embeded\": no data set is called 'embeded'; did you mean 'embedded'? There",
+        ),
+        ("data.tokenizer=bpe", 'data.vocabulary: the tokenizer "bpe" needs a vocabulary of at least 258, such as 8000'),
+        ("data.vocabulary=1", "data.vocabulary = 1: must be a whole number, at least 3 and below 2147483648"),
+        ("nothing", "the override 'nothing' is not of the form a.b=value, for example train.epochs=3"),
+        ("=3", "the override '=3' is not of the form a.b=value"),
+        ("a..b=3", "the override 'a..b=3' is not of the form a.b=value"),
+        ("task.x=3", "task.x cannot be set: task is a value, not a section"),
+    ],
+)
+def test_one_mistake_is_one_line(override: str, expected: str) -> None:
+    values = {**SMALLEST, "train": {"epochs": 1, "optimizer": {"name": "ntasgd"}}}
+    if override == "train.optimizer.lr=3":
+        values = {**SMALLEST}
+    text = message(override, values=values)
+    assert text.startswith(f"the recipe r: {expected}")
+    assert "\n" not in text
+
+
+def test_a_long_value_is_shortened() -> None:
+    assert message(f"model.hidden={'x' * 100}").startswith(f'the recipe r: model.hidden = "{"x" * 56}...: must be')
+
+
+def test_a_data_set_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = registry.DataSet("pairs", "mt", "pairs")
+    monkeypatch.setattr(registry, "DATA_SETS", {"pairs": pairs})
+    assert message("data.name=pairs").startswith('the recipe r: data.name = "pairs": this data set is for translation')
+
+
+def test_all_mistakes_at_once() -> None:
+    values = {
+        "task": "lm",
+        "data": {"path": "x", "name": "ptb", "tokenizer": "chars"},
+        "model": {"hiden": 3, "tau": "warm", "method": "none", "dropout": {"words": 2}},
+        "train": {"seed": -1, "optimizer": {"name": "adamw", "lr": 0, "window": 5}},
+        "evalute": {},
+    }
+    first, *lines = message("wrong", "train.clip=x", values=values).splitlines()
+    assert first == "the recipe r has 13 mistakes:"
+    assert sorted(line.split()[0].rstrip(":") for line in lines) == [
+        "data.path",
+        "data.tokenizer",
+        "evalute",
+        "model.dropout.words",
+        "model.hiden",
+        "model.method",
+        "model.tau",
+        "the",
+        "train.clip",
+        "train.minutes",
+        "train.optimizer.lr",
+        "train.optimizer.window",
+        "train.seed",
+    ]
+
+
+def test_mistakes_are_told_when_the_task_is_one_of_them() -> None:
+    lines = message("task=", "model.hidden=0").splitlines()
+    assert [line.strip() for line in lines[1:]] == [
+        'task is missing: must be "lm"',
+        "model.hidden = 0: must be a whole number, at least 1",
+    ]
+
+
+def test_an_empty_recipe() -> None:
+    lines = message(values={}).splitlines()
+    assert [line.strip().split(":")[0] for line in lines[1:]] == ["task is missing", "data.path", "train.minutes"]
+
+
+def test_overriding_the_data_or_the_optimizer_replaces_what_went_with_it() -> None:
+    assert parse_recipe(SMALLEST, ["data.path=/my/text"]).data.name is None
+    back = parse_recipe({**SMALLEST, "data": {"path": "/my/text"}}, ["data.name=ptb"])
+    assert (back.data.name, back.data.path) == ("ptb", None)
+    assert "give either data.name or data.path" in message("data.path=x", "data.name=ptb")
+    tuned = {**SMALLEST, "train": {"epochs": 1, "optimizer": {"name": "adamw", "lr": 0.5, "beta2": 0.5}}}
+    assert parse_recipe(tuned, ["train.optimizer.name=ntasgd"]).train.optimizer == NtAsgd()
+    assert parse_recipe(tuned, ["train.optimizer.name=ntasgd", "train.optimizer.lr=2"]).train.optimizer == NtAsgd(lr=2)
+    assert parse_recipe(tuned, ["train.optimizer.name=adamw"]).train.optimizer == AdamW(lr=0.5, beta2=0.5)
+
+
+def test_overriding_the_method_takes_its_temperature() -> None:
+    values = {**SMALLEST, "model": {"method": "gumbel", "tau": 0.7}}
+    assert parse_recipe(values, ["model.method=sharpened"]).model.tau == 0.2
+    assert parse_recipe(values, ["model.method=gumbel"]).model.tau == 0.7
+    assert parse_recipe(values, ["model.tau=0.3", "model.method=sharpened"]).model.tau == 0.3
+
+
+def test_an_override_leaves_what_was_given_alone() -> None:
+    values = {"task": "lm", "data": {"name": "ptb"}, "train": {"epochs": 1}}
+    parse_recipe(values, ["train.epochs=2", "data.path=x"])
+    assert values == {"task": "lm", "data": {"name": "ptb"}, "train": {"epochs": 1}}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3),
+        ("1e-3", 1e-3),
+        ("true", True),
+        ('"3"', "3"),
+        ("[1, 2]", [1, 2]),
+        ("sigmoid", "sigmoid"),
+        ("/my/text", "/my/text"),
+        ("007", "007"),
+        ("2024-01-01", "2024-01-01"),
+        ("1\nother = 2", "1\nother = 2"),
+        ("1 # one", 1),
+    ],
+)
+def test_values(text: str, value: object) -> None:
+    assert parse_value(text) == value
+
+
+@given(st.text())
+def test_any_text_is_a_value(text: str) -> None:
+    parse_value(text)
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-z]{1,3}(\.[a-z]{1,3}){0,2}", fullmatch=True),
+        st.one_of(
+            st.integers(-99, 99),
+            st.booleans(),
+            st.floats(allow_nan=False),
+            st.from_regex(r"[x-z]{1,5}", fullmatch=True),
+        ),
+        max_size=6,
+    )
+)
+def test_overrides_set_what_they_say(settings: dict[str, Any]) -> None:
+    leaves = {k: v for k, v in settings.items() if not any(other.startswith(f"{k}.") for other in settings)}
+    tables: dict[str, Any] = {}
+    written = {True: "true", False: "false"}
+    texts = [f"{key}={written[value] if isinstance(value, bool) else value}" for key, value in leaves.items()]
+    assert apply_overrides(tables, texts) == []
+    for key, value in leaves.items():
+        found: Any = tables
+        for part in key.split("."):
+            found = found[part]
+        assert found == value
+        assert type(found) is type(value)
+
+
+def test_taking_out_what_is_not_there() -> None:
+    assert parse_recipe(SMALLEST, ["evaluate.cache.theta="]) == parse_recipe(SMALLEST)
+
+
+def test_names_of_recipes() -> None:
+    with pytest.raises(
+        G2Error, match="no recipe 'ptb-smal': it is neither a file nor a shipped recipe; did you mean 'ptb-"
+    ):
+        load_recipe("ptb-smal")
+    with pytest.raises(
+        G2Error, match="neither a file nor a shipped recipe; Shipped are: embedded, ptb, ptb-finetune, "
+    ):
+        load_recipe("some/where/my.toml")
+
+
+def test_a_run_directory_is_not_a_recipe_but_holds_one(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text("")
+    with pytest.raises(G2Error, match=re.escape(f"for the recipe in it give {tmp_path / 'recipe.toml'}")):
+        load_recipe(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b'task = "lm\n', r"the recipe .* is not valid TOML: .*line 1"),
+        (b'task = "caf\xe9"\n', r"the recipe .* is not UTF-8 text: byte at offset 11"),
+        (b"", r"has 3 mistakes:\n  task is missing"),
+    ],
+)
+def test_files_that_are_no_recipes(tmp_path: Path, content: bytes, expected: str) -> None:
+    (tmp_path / "my.toml").write_bytes(content)
+    with pytest.raises(G2Error, match=expected):
+        load_recipe(tmp_path / "my.toml")
+
+
+def test_a_file_that_the_system_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "my.toml").write_text("")
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(G2Error, match=r"the recipe .*my.toml cannot be read: Permission denied"):
+        load_recipe(tmp_path / "my.toml")

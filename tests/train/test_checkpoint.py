@@ -1,0 +1,90 @@
+"""Checkpoints: whole or refused, tensors and numbers as they were, nothing pickled."""
+
+import math
+
+import pytest
+import torch
+
+from g2lstm import G2Error
+from g2lstm.train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+
+STATE = {
+    "step": 3,
+    "rate": 0.1 + 0.2,
+    "name": "x",
+    "none": None,
+    "flag": True,
+    "list": [1, [torch.arange(3)], {"deep": torch.ones(2, dtype=torch.bfloat16)}],
+    "random": torch.get_rng_state(),
+    "empty": [],
+}
+
+
+def same(a, b):
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return a == b
+
+
+def test_round_trip(tmp_path):
+    path = save_checkpoint(tmp_path, 3, STATE)
+    assert same(load_checkpoint(path), STATE)
+
+
+def test_views_of_one_tensor_are_saved_apart(tmp_path):
+    whole = torch.randn(4, 4)
+    state = load_checkpoint(save_checkpoint(tmp_path, 1, {"a": whole[:2], "b": whole, "c": whole.t()}))
+    assert torch.equal(state["a"], whole[:2])
+    assert torch.equal(state["c"], whole.t())
+
+
+def test_only_the_newest_are_kept(tmp_path):
+    for step in (1, 2, 30, 4):
+        save_checkpoint(tmp_path, step, {"step": step})
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [f"step-{n:08d}.{kind}" for n in (4, 30) for kind in ("json", "safetensors")]
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "header", "version"])
+def test_a_broken_one_is_named_and_passed_over(tmp_path, damage):
+    save_checkpoint(tmp_path, 1, {"t": torch.arange(100)})
+    path = save_checkpoint(tmp_path, 2, {"t": torch.arange(100) + 1})
+    tensors = path.with_suffix(".safetensors")
+    content = bytearray(tensors.read_bytes())
+    if damage == "truncate":
+        tensors.write_bytes(content[:-1])
+    elif damage == "flip":
+        content[-5] ^= 1
+        tensors.write_bytes(content)
+    elif damage == "remove":
+        tensors.unlink()
+    elif damage == "header":
+        path.write_text(path.read_text()[:-10])
+    else:
+        path.write_text(path.read_text().replace('"version": 1', '"version": 99'))
+    with pytest.raises(G2Error, match="step-00000002"):
+        load_checkpoint(path)
+    state, problems = latest_checkpoint(tmp_path)
+    assert torch.equal(state["t"], torch.arange(100))
+    assert len(problems) == 1
+    assert "step-00000002" in problems[0]
+
+
+def test_no_checkpoint_is_none(tmp_path):
+    assert latest_checkpoint(tmp_path) == (None, [])
+
+
+@pytest.mark.parametrize("value", [{"x": object()}, {1: 2}, {"tensor": 1}])
+def test_what_cannot_be_held_is_refused(tmp_path, value):
+    with pytest.raises(TypeError):
+        save_checkpoint(tmp_path, 1, value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nan_is_not_in_json(tmp_path):
+    state = load_checkpoint(save_checkpoint(tmp_path, 1, {"x": math.pi}))
+    assert state["x"] == math.pi

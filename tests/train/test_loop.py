@@ -1,0 +1,173 @@
+"""The training loop: resumed training is uninterrupted training, to the bit; signals, budgets, divergence."""
+
+import os
+import signal
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+from g2lstm import G2Error
+from g2lstm.config import parse_recipe
+from g2lstm.data.corpus import prepare_stream, prepare_tokenizer
+from g2lstm.runs.directory import RunDirectory
+from g2lstm.runs.models import build_language_model
+from g2lstm.train.budget import fitted_epochs
+from g2lstm.train.lm import LanguageModelTask
+from g2lstm.train.loop import Interrupted, Trainer
+
+ADAMW = {"name": "adamw", "lr": 0.01}
+NTASGD = {"name": "ntasgd", "lr": 30.0, "window": 1}
+
+
+class Silent:
+    """Notes what it is told."""
+
+    def __init__(self, after=None):
+        self.after = after or (lambda progress: None)
+        self.messages, self.validations, self.shares = [], [], []
+
+    def on_step(self, progress, share, values):
+        self.shares.append(share)
+        self.after(progress)
+
+    def on_validation(self, progress, validation, is_best):
+        self.validations.append(validation)
+
+    def on_message(self, message):
+        self.messages.append(message)
+
+
+@pytest.fixture
+def data(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for split, lines in (("train", 60), ("valid", 12), ("test", 12)):
+        words = torch.randint(20, (lines, 9), generator=generator).tolist()
+        (folder / f"{split}.txt").write_text("\n".join(" ".join(f"w{w}" for w in line) for line in words) + "\n")
+    return folder
+
+
+def make_trainer(data, out, observer, optimizer=ADAMW, **train):
+    train = {"epochs": 3, "batch_size": 4, "bptt": 8, "optimizer": optimizer, **train}
+    recipe = parse_recipe({
+        "task": "lm", "data": {"path": str(data)}, "train": train,
+        "model": {"embedding": 8, "hidden": 12, "layers": 2}, "evaluate": {"batch_size": 2},
+    })  # fmt: skip
+    tokenizer = prepare_tokenizer(data / "train.txt", cache=data)
+    streams = {split: prepare_stream(data / f"{split}.txt", tokenizer, cache=data) for split in ("train", "valid")}
+    run = RunDirectory(out)
+    if not run.recipe_file.exists():
+        run = RunDirectory.create(out, recipe, tokenizer)
+    torch.manual_seed(recipe.train.seed)
+    model = build_language_model(recipe, len(tokenizer))
+    task = LanguageModelTask(recipe, model, streams["train"], streams["valid"])
+    return Trainer(task, recipe.train, run, Accelerator(cpu=True), observer)
+
+
+def weights(trainer):
+    return {name: value.clone() for name, value in trainer.task.model.state_dict().items()}
+
+
+@pytest.mark.parametrize("optimizer", [ADAMW, NTASGD], ids=["adamw", "ntasgd"])
+@pytest.mark.parametrize("cut", [1, 20, 45])
+def test_resumed_training_is_uninterrupted_training(data, tmp_path, optimizer, cut):
+    epochs = 3 if optimizer is ADAMW else 6
+    whole = make_trainer(data, tmp_path / "whole", Silent(), optimizer, epochs=epochs)
+    whole.train()
+
+    def stop(progress):
+        if progress.step == cut:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    first = make_trainer(data, tmp_path / "cut", Silent(stop), optimizer, epochs=epochs)
+    with pytest.raises(Interrupted, match="state is saved"):
+        first.train()
+    assert first.progress.step == cut
+    torch.manual_seed(999)  # what a new process would have
+    second = make_trainer(data, tmp_path / "cut", Silent(), optimizer, epochs=epochs)
+    progress = second.train(resume=True)
+    assert progress.step == whole.progress.step > cut
+    assert progress.best == whole.progress.best
+    for name, value in weights(whole).items():
+        assert torch.equal(second.task.model.state_dict()[name], value), name
+    ours, theirs = RunDirectory(tmp_path / "cut").load_weights(), RunDirectory(tmp_path / "whole").load_weights()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    if whole.averaging is not None:
+        assert whole.averaging.is_averaging  # else the test would not reach the averages
+        for a, b in zip(second.averaging.average.means, whole.averaging.average.means, strict=True):
+            assert torch.equal(a, b)
+
+
+def test_a_finished_run_stays_finished(data, tmp_path):
+    make_trainer(data, tmp_path / "run", Silent()).train()
+    again = make_trainer(data, tmp_path / "run", Silent())
+    steps = again.train(resume=True).step
+    assert steps == again.progress.step
+    assert again.observer.shares == []
+
+
+def test_training_learns_and_writes_what_it_promises(data, tmp_path):
+    observer = Silent()
+    trainer = make_trainer(data, tmp_path / "run", observer, epochs=4)
+    progress = trainer.train()
+    run = trainer.run
+    assert observer.validations[-1].loss < observer.validations[0].loss
+    assert observer.shares == sorted(observer.shares)
+    assert observer.shares[-1] == 1.0
+    assert progress.epoch == 4
+    assert all(0 <= v <= 1 for k, v in observer.validations[-1].scores.items() if k.startswith("saturation/"))
+    for path in (run.recipe_file, run.tokenizer_file, run.model_file, run.metrics_file, run.events, run.checkpoints):
+        assert path.exists()
+    kinds = [line["kind"] for line in run.metrics()]
+    assert kinds.count("valid") == 5
+    assert "train" in kinds
+
+
+def test_every_token_of_an_epoch_is_read_once(data, tmp_path):
+    trainer = make_trainer(data, tmp_path / "run", Silent(), epochs=1)
+    trainer.train()
+    assert trainer.progress.tokens == trainer.task.columns.predictions
+
+
+def test_minutes_are_turned_into_epochs(data, tmp_path):
+    trainer = make_trainer(data, tmp_path / "run", Silent(), epochs=None, minutes=0.02)
+    progress = trainer.train()
+    assert progress.epochs is not None
+    assert any("enough for" in message for message in trainer.observer.messages)
+    assert progress.epoch + trainer.task.epoch_progress >= progress.epochs
+
+
+@pytest.mark.parametrize(
+    ("minutes", "epoch", "validation", "expected"), [(1, 10, 2, 4 + 28 / 30 - 0.0), (1, 60, 0, 1.0), (1, 120, 0, 0.5)]
+)
+def test_fitted_epochs_by_hand(minutes, epoch, validation, expected):
+    if validation:
+        # five epochs and validations take exactly 60 seconds; the end of the fifth validates, nothing is left over
+        assert fitted_epochs(minutes, epoch, validation) == pytest.approx(5.0)
+    else:
+        assert fitted_epochs(minutes, epoch, validation) == pytest.approx(expected)
+
+
+def test_divergence_names_the_last_good_checkpoint(data, tmp_path):
+    def poison(progress):
+        if progress.step == 30:
+            with torch.no_grad():
+                trainer.task.model.softmax_bias.fill_(float("nan"))
+
+    trainer = make_trainer(data, tmp_path / "run", Silent(poison))
+    with pytest.raises(G2Error, match=r"loss became nan after step 30; the last good state is .*step-0000.*lower"):
+        trainer.train()
+    trainer = make_trainer(data, tmp_path / "run", Silent())
+    trainer.train(resume=True)
+    assert all(value.isfinite().all() for value in weights(trainer).values())
+
+
+def test_finetuning_stops_by_the_trigger(data, tmp_path):
+    settings = {"name": "ntasgd", "lr": 20.0, "window": 1, "start": "asgd"}
+    observer = Silent()
+    trainer = make_trainer(data, tmp_path / "run", observer, settings, epochs=60)
+    progress = trainer.train()
+    assert progress.epoch < 60
+    assert any("finetune phase ends" in message for message in observer.messages)
