@@ -23,7 +23,8 @@ def draw_noise(
     """Fresh logistic noise: log U - log(1 - U) for each element with probability `rate`, else 0."""
     device, count = torch.device(device), torch.Size(shape).numel()
     if device.type == "cpu":
-        return logistic_noise(draw_stream(generator), count, rate, dtype).view(shape)
+        draw = logistic_noise if torch.compiler.is_compiling() else _logistic_noise
+        return draw(draw_stream(generator), count, rate, dtype).view(shape)
     # Other devices draw their own words, in parallel.
     size = (count if dtype == torch.float64 else (count + 1) // 2,)
     words = torch.randint(-(2**63), 2**63 - 1, size, dtype=torch.int64, device=device, generator=generator)
@@ -42,12 +43,14 @@ def drop_weights(weight: Tensor, probability: float) -> Tensor:
     return drop(weight, draw_stream(), probability)
 
 
-@torch.library.custom_op("g2lstm::logistic_noise", mutates_args=())
-def logistic_noise(stream: Tensor, count: int, rate: float, dtype: torch.dtype) -> Tensor:
+def _logistic_noise(stream: Tensor, count: int, rate: float, dtype: torch.dtype) -> Tensor:
     """See `g2lstm.nn.gate.logistic_noise`."""
     if kernel.find().library is None or dtype not in _KERNEL_DTYPES:
         return gate.logistic_noise(stream, count, rate, dtype)
     return kernel.logistic_noise(stream, count, rate, dtype)
+
+
+logistic_noise = torch.library.custom_op("g2lstm::logistic_noise", _logistic_noise, mutates_args=())
 
 
 @logistic_noise.register_fake

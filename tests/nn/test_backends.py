@@ -148,7 +148,7 @@ def test_threads_do_not_change_the_result(threads):
 def test_auto_trains_natively_and_evaluates_with_the_fused_lstm(monkeypatch):
     layer = G2LSTM(I, H)
     calls = []
-    monkeypatch.setattr("g2lstm.nn.native.layer_forward", lambda *a: calls.append("native") or _stop())
+    monkeypatch.setattr("g2lstm.nn.native._forward", lambda *a: calls.append("native") or _stop())
     with pytest.raises(StopIteration):
         layer(torch.randn(T, B, I))
     layer.eval()(torch.randn(T, B, I))

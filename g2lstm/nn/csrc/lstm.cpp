@@ -5,7 +5,8 @@
 //   * W_h is packed once per call, so that the inner loop reads it front to back;
 //   * forward, the four gates of one unit lie side by side in a panel, so that a block of the product leaves the
 //     registers only as finished gates, cell and output;
-//   * the threads live as long as the call, and meet at a barrier once a step;
+//   * the threads live as long as the call. Where the weights fit a core's cache, each thread takes some of the sequences
+//     and never waits for another; else each takes some of the units, and they meet at a barrier in every step;
 //   * denormal numbers are flushed to zero while the call lasts; the caller's setting is restored.
 //
 // Rows are addressed by pointers: a step of a packed sequence, whose batch shrinks or grows, needs no copy.
@@ -27,6 +28,7 @@ template <class Real> struct Panels {
   Panels(int64_t depth, int64_t vectors)
       : depth(depth), vectors(vectors), count(ceil_div(vectors, kGates)), data(depth * count * stride) {}
   const Real* panel(int64_t index) const { return data.data + index * depth * stride; }
+  int64_t bytes() const { return depth * count * stride * int64_t(sizeof(Real)); }
   Range vectors_of(int64_t index) const { return share(vectors, int(index), int(count)); }
 
   // Columns are gates x units: panel p takes units [p lanes, (p + 1) lanes) of each gate. weight: (4 units, depth).
@@ -99,18 +101,28 @@ inline void product(int count, const Real* const* rows, const Real* panel, int64
   }
 }
 
-// Calls finish(first_row, row_count, panel, sum) for this thread's share of the blocks of rows x panels, where
-// sum[r] = rows[first_row + r] (1, depth) x panel (depth, its columns).
+// What one thread does of a layer: some of its sequences, and some of the columns of each of its products.
+struct Part {
+  Range sequences;
+  int thread, threads;  // that share the columns
+  Range of(int64_t items) const { return share(items, thread, threads); }
+  void meet() const {
+    if (threads > 1) barrier();
+  }
+};
+
+// Calls finish(first_row, row_count, panel, sum) for this thread's part of the blocks of rows x panels, where
+// sum[r] = rows[first_row + r] (1, depth) x panel (depth, its columns). `rows` are those of the part's sequences.
 template <class Real, class Finish>
-void multiply(const std::vector<const Real*>& rows, int64_t row_count, const Panels<Real>& panels, int thread,
-              int threads, const Finish& finish) {
+void multiply(const Real* const* rows, int64_t row_count, const Panels<Real>& panels, const Part& part,
+              const Finish& finish) {
   const int64_t blocks = ceil_div(row_count, kRows);  // of nearly equal height: 20 rows are 5 + 5 + 5 + 5
-  const Range mine = share(panels.count * blocks, thread, threads);
+  const Range mine = part.of(panels.count * blocks);
   for (int64_t item = mine.begin; item < mine.end; ++item) {
     const int64_t p = item / blocks, block = item % blocks;
     const Range some = share(row_count, int(block), int(blocks)), vectors = panels.vectors_of(p);
     const int count = int(some.end - some.begin);
-    const Real* const* first = rows.data() + some.begin;
+    const Real* const* first = rows + some.begin;
     Block<Real> sum;
     switch (vectors.end - vectors.begin) {
       case 1: product<Real, 1>(count, first, panels.panel(p), panels.depth, sum); break;
@@ -122,12 +134,12 @@ void multiply(const std::vector<const Real*>& rows, int64_t row_count, const Pan
   }
 }
 
-// to (row_count, columns) = rows x panels, where `to` begins at row 0.
+// to (row_count, columns) = rows x panels, this thread's part.
 template <class Real>
-void multiply_into(Real* to, int64_t columns, const std::vector<const Real*>& rows, int64_t row_count,
-                   const Panels<Real>& panels, int thread, int threads) {
+void multiply_into(Real* to, int64_t columns, const Real* const* rows, int64_t row_count, const Panels<Real>& panels,
+                   const Part& part) {
   constexpr int lanes = Simd<Real>::lanes;
-  multiply<Real>(rows, row_count, panels, thread, threads, [&](int64_t first, int count, int64_t p, auto& sum) {
+  multiply<Real>(rows, row_count, panels, part, [&](int64_t first, int count, int64_t p, auto& sum) {
     const Range vectors = panels.vectors_of(p);
     for (int k = 0; k < count; ++k)
       for (int64_t v = vectors.begin; v < vectors.end; ++v) {
@@ -147,6 +159,26 @@ struct Layer {
   double tau;
   int noisy_gates;  // 2: temperature and noise on i, f; 3: on i, f, o
   int64_t width() const { return projected ? projected : hidden; }
+
+  // The sequences of one of `threads` threads, such that all have about as many steps to do.
+  Range sequences_of(int thread, int threads) const {
+    int64_t total = 0, before = 0, r = 0;
+    for (int64_t s = 0; s < steps; ++s) total += rows[s];
+    const auto boundary = [&](int t) {
+      for (; r < batch && before * threads < total * t; ++r)
+        for (int64_t s = 0; s < steps; ++s) before += rows[s] > r;
+      return t == threads ? batch : r;
+    };
+    const int64_t begin = boundary(thread);
+    return {begin, boundary(thread + 1)};
+  }
+
+  // Sequences are independent of each other: a thread that has them to itself waits for nobody, but reads all weights.
+  Part part(int thread, int threads, int64_t weight_bytes) const {
+    if (weight_bytes <= cache_bytes() * 3 / 4 && batch >= 2 * threads)
+      return {sequences_of(thread, threads), 0, 1};
+    return {{0, batch}, thread, threads};
+  }
 };
 
 template <class Real>
@@ -171,10 +203,13 @@ void forward(const Layer& l, Real* gates, const Real* noise, const Real* w_h, co
     if (w_r) projection.pack_columns(w_r, R, 1, H, share(projection.count, thread, threads));
     barrier();
 
+    const Part part = l.part(thread, threads, recurrent.bytes() + projection.bytes());
+    const int64_t begin = part.sequences.begin;
     std::vector<const Real*> h_before = h_first, c_before = c_first;
     for (int64_t s = 0; s < l.steps; ++s) {
-      const int64_t n = l.rows[s], at = l.offset[s];
-      multiply<Real>(h_before, n, recurrent, thread, threads, [&](int64_t first, int count, int64_t p, auto& sum) {
+      const int64_t n = std::min(l.rows[s], part.sequences.end) - begin, at = l.offset[s] + begin;
+      if (n <= 0) continue;  // also for all threads that share columns, who have the same sequences
+      multiply<Real>(&h_before[begin], n, recurrent, part, [&](int64_t first, int count, int64_t p, auto& sum) {
         const int64_t unit = p * lanes;
         const int used = int(std::min<int64_t>(lanes, H - unit));
         for (int k = 0; k < count; ++k) {
@@ -196,23 +231,23 @@ void forward(const Layer& l, Real* gates, const Real* noise, const Real* w_h, co
           f = open(f);
           o = l.noisy_gates == 3 ? open(o) : sigmoid<Real>(o);
           g = tanh<Real>(g);
-          const V c = f * load(c_before[r] + unit, used) + i * g, m = o * tanh<Real>(c);
+          const V c = f * load(c_before[begin + r] + unit, used) + i * g, m = o * tanh<Real>(c);
           store(gate, i, used);
           store(gate + H, f, used);
           store(gate + 2 * H, g, used);
           store(gate + 3 * H, o, used);
           store(cells + row * H + unit, c, used);
-          store(w_r ? unprojected.data + r * H + unit : out + row * H + unit, m, used);
+          store(w_r ? unprojected.data + (begin + r) * H + unit : out + row * H + unit, m, used);
         }
       });
-      barrier();
+      part.meet();
       if (w_r) {
-        multiply_into<Real>(out + at * R, R, m_now, n, projection, thread, threads);
-        barrier();
+        multiply_into<Real>(out + at * R, R, &m_now[begin], n, projection, part);
+        part.meet();
       }
       for (int64_t r = 0; r < n; ++r) {
-        h_before[r] = out + (at + r) * R;
-        c_before[r] = cells + (at + r) * H;
+        h_before[begin + r] = out + (at + r) * R;
+        c_before[begin + r] = cells + (at + r) * H;
       }
     }
   });
@@ -231,39 +266,43 @@ void backward(const Layer& l, const Real* gates, const Real* cells, const Real* 
   Panels<Real> recurrent(4 * H, ceil_div(R, lanes));
   Panels<Real> projection(w_r ? R : 0, w_r ? ceil_div(H, lanes) : 0);
   Buffer<Real> d_m_data(w_r ? l.batch * H : 0);  // gradient of o tanh(c)
+  const std::vector<const Real*> no_rows(l.batch);
 
   in_parallel(useful_threads(wanted_threads, l.batch * 4 * H * R), [&](int thread, int threads) {
     recurrent.pack_columns(w_h, R, R, 1, share(recurrent.count, thread, threads));
     if (w_r) projection.pack_columns(w_r, H, H, 1, share(projection.count, thread, threads));
     barrier();
 
-    std::vector<const Real*> rows(l.batch);
-    const Range mine = share(ceil_div(H, lanes), thread, threads);
-    const Range mine_wide = share(ceil_div(R, lanes), thread, threads);
+    const Part part = l.part(thread, threads, recurrent.bytes() + projection.bytes());
+    const Range mine = part.of(ceil_div(H, lanes)), mine_wide = part.of(ceil_div(R, lanes));
+    const int64_t begin = part.sequences.begin;
+    std::vector<const Real*> rows = no_rows;
     for (int64_t s = l.steps - 1; s >= 0; --s) {
-      const int64_t n = l.rows[s], at = l.offset[s];
-      const int64_t n_before = s ? l.rows[s - 1] : 0, at_before = s ? l.offset[s - 1] : 0;
+      const int64_t n = std::min(l.rows[s], part.sequences.end) - begin, at = l.offset[s] + begin;
+      if (n <= 0) continue;
+      const int64_t n_before = s ? l.rows[s - 1] - begin : 0, at_before = s ? l.offset[s - 1] + begin : 0;
+      Real *const d_h_here = d_h + begin * R, *const d_c_here = d_c + begin * H;
 
       // The output's gradient joins the one that came back through time.
       for (int64_t r = 0; r < n; ++r)
         for (int64_t v = mine_wide.begin; v < mine_wide.end; ++v) {
           const int64_t unit = v * lanes;
           const int used = int(std::min<int64_t>(lanes, R - unit));
-          Real *to = d_h + r * R + unit, *from = d_out + (at + r) * R + unit;
+          Real *to = d_h_here + r * R + unit, *from = d_out + (at + r) * R + unit;
           const V sum = load(to, used) + load(from, used);
           store(to, sum, used);
           if (w_r) store(from, sum, used);
         }
       if (w_r) {
-        barrier();
-        for (int64_t r = 0; r < n; ++r) rows[r] = d_h + r * R;
-        multiply_into<Real>(d_m_data.data, H, rows, n, projection, thread, threads);
-        barrier();
+        part.meet();
+        for (int64_t r = 0; r < n; ++r) rows[r] = d_h_here + r * R;
+        multiply_into<Real>(d_m_data.data + begin * H, H, rows.data(), n, projection, part);
+        part.meet();
       }
-      const Real* d_m = w_r ? d_m_data.data : d_h;
+      const Real* d_m = w_r ? d_m_data.data + begin * H : d_h_here;
       for (int64_t r = 0; r < n; ++r) {
         const int64_t row = at + r;
-        const Real* c_before = r < n_before ? cells + (at_before + r) * H : c0 + r * H;
+        const Real* c_before = r < n_before ? cells + (at_before + r) * H : c0 + (begin + r) * H;
         for (int64_t v = mine.begin; v < mine.end; ++v) {
           const int64_t unit = v * lanes;
           const int used = int(std::min<int64_t>(lanes, H - unit));
@@ -272,19 +311,19 @@ void backward(const Layer& l, const Real* gates, const Real* cells, const Real* 
                   o = load(gate + 3 * H, used);
           const V tanh_c = tanh<Real>(load(cells + row * H + unit, used));
           const V dm = load(d_m + r * H + unit, used);
-          const V dc = load(d_c + r * H + unit, used) + dm * o * (Real(1) - tanh_c * tanh_c);
+          const V dc = load(d_c_here + r * H + unit, used) + dm * o * (Real(1) - tanh_c * tanh_c);
           Real* to = d_gates + row * kGates * H + unit;
           store(to, dc * g * i * (Real(1) - i) * sharpness, used);
           store(to + H, dc * load(c_before + unit, used) * f * (Real(1) - f) * sharpness, used);
           store(to + 2 * H, dc * i * (Real(1) - g * g), used);
           store(to + 3 * H, dm * tanh_c * o * (Real(1) - o) * (l.noisy_gates == 3 ? sharpness : Real(1)), used);
-          store(d_c + r * H + unit, dc * f, used);
+          store(d_c_here + r * H + unit, dc * f, used);
         }
       }
-      barrier();
+      part.meet();
       for (int64_t r = 0; r < n; ++r) rows[r] = d_gates + (at + r) * kGates * H;
-      multiply_into<Real>(d_h, R, rows, n, recurrent, thread, threads);
-      barrier();
+      multiply_into<Real>(d_h_here, R, rows.data(), n, recurrent, part);
+      part.meet();
     }
   });
 }

@@ -45,7 +45,7 @@ EXPORT int g2lstm_noise_float32(int64_t seed, int64_t gamma, float* noise, int64
       std::memcpy(&w, &pairs, sizeof w);
       const Vector<float> below = __builtin_convertvector(w, Vector<float>) + 0.5f;
       const Vector<float> above = __builtin_convertvector(last_words - w, Vector<float>) + 0.5f;
-      const Vector<float> value = log(below / above);
+      const Vector<float> value = log(below * reciprocal<float>(above));
       const int used = int(std::min<int64_t>(kWords32, count - v * kWords32));
       store(noise + v * kWords32, w <= last_words ? value : Vector<float>{}, used);
     }
