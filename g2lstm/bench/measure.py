@@ -10,13 +10,21 @@ from typing import Any
 import torch
 
 
-def interleaved(jobs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+def interleaved(jobs: Mapping[str, Callable[[], Any]], rounds: int, fill: float = 2.0) -> dict[str, list[float]]:
     """Seconds of each job in each round; every round runs every job once, so that all see the same machine.
 
     One round before those is run and not counted.
+
+    Args:
+        jobs: by name.
+        rounds: at least so many.
+        fill: short jobs are run in more rounds, up to ten times as many, until so many seconds have passed.
     """
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
-    for turn in range(rounds + 1):
+    began = time.perf_counter()
+    for turn in range(10 * rounds + 1):
+        if turn > rounds and time.perf_counter() - began > fill:
+            break
         for name, job in jobs.items():
             start = time.perf_counter()
             job()

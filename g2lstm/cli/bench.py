@@ -9,6 +9,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from g2lstm.bench import layer as layer_bench
+from g2lstm.cli.options import Json
 from g2lstm.cli.output import console, error_console, progress_columns
 from g2lstm.errors import G2Error
 
@@ -33,8 +34,8 @@ def _parse_shape(text: str) -> tuple[int, int, int, int]:
 @app.command()
 def layer(
     shape: Annotated[list[str] | None, typer.Option(help="T,B,I,H; may be given several times.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds; medians are shown.")] = 11,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one machine-readable object.")] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds at least; medians are shown.")] = 11,
+    as_json: Json = False,
 ) -> None:
     """One layer: a training step and an evaluation of each backend against torch.nn.LSTM."""
     shapes = tuple(_parse_shape(text) for text in shape) if shape else layer_bench.SHAPES
@@ -47,7 +48,7 @@ def layer(
     if as_json:
         print(json.dumps({"threads": torch.get_num_threads(), "rows": [row._asdict() for row in rows]}))
         return
-    table = Table(title=f"one layer, float32, {torch.get_num_threads()} threads, median of {rounds} rounds")
+    table = Table(title=f"one layer, float32, {torch.get_num_threads()} threads, median of {rounds} rounds or more")
     for heading in ("T,B,I,H", "what", "layer", "ms", "ratio", "GFLOP/s", "of GEMM peak", "peak MB", "memory ratio"):
         table.add_column(heading, justify="left" if heading in ("what", "layer") else "right")
     for row in rows:
@@ -57,4 +58,32 @@ def layer(
             f"{row.gflops:.0f}", f"{row.share_of_peak:.0%}", *memory,
             end_section=row.what == "eval" and row.name == "auto",
         )  # fmt: skip
+    console().print(table)
+
+
+@app.command()
+def train(
+    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds at least; medians are shown.")] = 7,
+    as_json: Json = False,
+) -> None:
+    """A training step of the paper's 24M language model against the same model on torch.nn.LSTM."""
+    from g2lstm.bench import train as train_bench
+
+    rows = []
+    with Progress(*progress_columns(), console=error_console(), transient=True) as progress:
+        task = progress.add_task("measuring", total=len(train_bench.CONTESTANTS))
+        for row in train_bench.measure(rounds):
+            rows.append(row)
+            progress.advance(task)
+    if as_json:
+        print(json.dumps({"threads": torch.get_num_threads(), "rows": [row._asdict() for row in rows]}))
+        return
+    threads = torch.get_num_threads()
+    title = f"24M language model, batch 20, 70 steps, gumbel, {threads} threads, median of {rounds} rounds or more"
+    table = Table(title=title)
+    for heading in ("model", "ms", "ratio", "tokens/s", "peak MB", "memory ratio"):
+        table.add_column(heading, justify="left" if heading == "model" else "right")
+    for row in rows:
+        memory = ("", "") if row.megabytes is None else (f"{row.megabytes:.0f}", f"{row.memory_ratio:.2f}")
+        table.add_row(row.name, f"{row.milliseconds:.0f}", f"{row.ratio:.2f}", f"{row.tokens_per_second:,.0f}", *memory)
     console().print(table)

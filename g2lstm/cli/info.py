@@ -2,19 +2,18 @@
 
 import json
 import platform
-from typing import Annotated
 
 import torch
-import typer
 from rich.table import Table
 
+from g2lstm.cli.options import Json
 from g2lstm.cli.output import console
 from g2lstm.nn.backends import describe
 from g2lstm.version import __version__
 
 
 def info(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one machine-readable object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Says which versions and which LSTM backends are here, and why one is not."""
     facts = {

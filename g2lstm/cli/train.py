@@ -16,13 +16,17 @@ if TYPE_CHECKING:
     from g2lstm.train.task import Validation
 
 
+_SECONDS_BETWEEN_LINES = 30.0  # in a log, where a bar cannot be drawn
+
+
 class BarObserver:
-    """Draws training as a bar with speed, perplexity and time left; validations become lines."""
+    """Draws training as a bar with speed, perplexity and time left; validations become lines, as does all in a log."""
 
     def __init__(self, bar: Bar) -> None:
         self.bar = bar
         self.task = bar.add_task("training", total=1.0, rate="", perplexity="")
         self._smooth: float | None = None
+        self._next_line = 0.0
 
     def on_step(self, progress: "Progress", share: float, values: dict[str, float]) -> None:
         """Moves the bar; the loss shown is a running mean."""
@@ -36,6 +40,13 @@ class BarObserver:
             rate=f"{rate:,.0f} tokens/s",
             perplexity=f"perplexity {math.exp(min(self._smooth, 700)):.1f}",
         )
+        if not self.bar.console.is_terminal and progress.seconds >= self._next_line:
+            self._next_line = progress.seconds + _SECONDS_BETWEEN_LINES
+            left = progress.seconds * (1 / share - 1) / 60
+            self.on_message(
+                f"epoch {progress.epoch + 1}, {share:.0%}: perplexity {math.exp(min(self._smooth, 700)):.1f}, "
+                f"{rate:,.0f} tokens/s, {left:.0f} minutes left"
+            )
 
     def on_validation(self, progress: "Progress", validation: "Validation", is_best: bool) -> None:
         """One line: perplexity, and how binary the gates are."""

@@ -3,6 +3,8 @@
 Registered as torch operators, so that `torch.compile` takes them as they are.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -32,15 +34,19 @@ def draw_noise(
     return gate.logistic_from_words(words, rate, dtype).view(shape)
 
 
-def drop_weights(weight: Tensor, probability: float) -> Tensor:
-    """DropConnect: each weight is zero with this probability, the others grow to keep the mean.
+class Drop(NamedTuple):
+    """Which weights DropConnect makes zero: not a mask, but all that is needed to compute it, again and again."""
 
-    The mask is not kept for the backward pass but computed again. `torch.nn.functional.dropout` draws its numbers one
-    by one, and takes ten times as long on a CPU.
+    stream: Tensor
+    probability: float
+
+
+def draw_drop(probability: float) -> Drop:
+    """A fresh choice: each weight is zero with this probability, the others grow to keep the mean.
+
+    For weights on the CPU, where `torch.nn.functional.dropout` draws its numbers one by one, ten times as long.
     """
-    if weight.device.type != "cpu":
-        return torch.nn.functional.dropout(weight, probability)
-    return drop(weight, draw_stream(), probability)
+    return Drop(draw_stream(), probability)
 
 
 def _logistic_noise(stream: Tensor, count: int, rate: float, dtype: torch.dtype) -> Tensor:
@@ -60,7 +66,10 @@ def _(stream, count, rate, dtype):  # type: ignore[no-untyped-def]
 
 @torch.library.custom_op("g2lstm::drop", mutates_args=())
 def drop(weight: Tensor, stream: Tensor, probability: float) -> Tensor:
-    """Zeros the elements whose 32 bits of the stream fall below `probability`, and scales the others."""
+    """Applies DropConnect: zeros the elements whose 32 bits of the stream fall below `probability`, scales the others.
+
+    It is linear: of a gradient it makes the gradient. The backward pass keeps no mask and no copy of the weights.
+    """
     dropped = round(probability * 2**32)
     scale = 2**32 / (2**32 - dropped)
     if kernel.find().library is not None and weight.dtype in _KERNEL_DTYPES:

@@ -66,7 +66,7 @@ def gate_values(
         h_before = torch.cat([out[1:], h0.unsqueeze(0)])
     else:
         h_before = torch.cat([h0.unsqueeze(0), out[:-1]])
-    return rule(linear(x, weights.w_x, weights.bias) + linear(h_before, weights.w_h), noise)
+    return rule(linear(x, weights.w_x, weights.bias) + linear(h_before, weights.dropped.w_h), noise)
 
 
 def collect(

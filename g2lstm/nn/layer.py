@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from g2lstm.nn.draw import Drop, drop
 from g2lstm.nn.gate import GateRule
 
 
@@ -17,6 +18,14 @@ class Weights(NamedTuple):
     b_x: Tensor | None  # (4H,)
     b_h: Tensor | None  # (4H,)
     w_r: Tensor | None  # (R, H), the projection h = W_r (o tanh c)
+    drop: Drop | None = None  # DropConnect that W_h is still to be put through, the same whenever it is applied
+
+    @property
+    def dropped(self) -> "Weights":
+        """With DropConnect applied to W_h."""
+        if self.drop is None:
+            return self
+        return self._replace(w_h=drop(self.w_h, self.drop.stream, self.drop.probability), drop=None)
 
     @property
     def bias(self) -> Tensor | None:
@@ -26,17 +35,18 @@ class Weights(NamedTuple):
     def map(self, function: Callable[[Tensor], Tensor]) -> "Weights":
         """With `function` applied to each tensor that is there."""
         b_x, b_h, w_r = (None if t is None else function(t) for t in (self.b_x, self.b_h, self.w_r))
-        return Weights(function(self.w_x), function(self.w_h), b_x, b_h, w_r)
+        return Weights(function(self.w_x), function(self.w_h), b_x, b_h, w_r, self.drop)
 
     def scaled(self, rows: Tensor) -> "Weights":
         """With the rows of all four gates multiplied by `rows`, (4H,)."""
         column = rows.unsqueeze(1)
         b_x, b_h = (None if b is None else b * rows for b in (self.b_x, self.b_h))
-        return Weights(self.w_x * column, self.w_h * column, b_x, b_h, self.w_r)
+        return Weights(self.w_x * column, self.w_h * column, b_x, b_h, self.w_r, self.drop)
 
     def flat(self) -> list[Tensor]:
         """In the order of torch's fused LSTM."""
-        return [tensor for tensor in self if tensor is not None]
+        tensors = (self.w_x, self.w_h, self.b_x, self.b_h, self.w_r)
+        return [tensor for tensor in tensors if tensor is not None]
 
 
 class LayerOutput(NamedTuple):

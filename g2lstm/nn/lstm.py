@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import PackedSequence
 from g2lstm.nn import stock
 from g2lstm.nn.backends import BACKENDS, choose
 from g2lstm.nn.checks import Arranged, arrange, arrange_noise, check_options, is_autocast
-from g2lstm.nn.draw import draw_noise, drop_weights
+from g2lstm.nn.draw import draw_drop, draw_noise
 from g2lstm.nn.gate import GateRule, GateValues
 from g2lstm.nn.gates import Gates, collect, gate_values
 from g2lstm.nn.layer import LayerOutput, Weights
@@ -197,10 +197,14 @@ class G2LSTM(nn.RNNBase):
     def _direction_weights(self, names: list[str], dtype: torch.dtype) -> Weights:
         tensors = [getattr(self, name).to(dtype) for name in names]
         w_x, w_h, *rest = tensors
+        drop = None
         if self.training and self.weight_dropout > 0:
-            w_h = drop_weights(w_h, self.weight_dropout)
+            if w_h.device.type == "cpu":
+                drop = draw_drop(self.weight_dropout)
+            else:
+                w_h = nn.functional.dropout(w_h, self.weight_dropout)
         b_x, b_h = rest[:2] if self.bias else (None, None)
-        return Weights(w_x, w_h, b_x, b_h, rest[-1] if self.proj_size else None)
+        return Weights(w_x, w_h, b_x, b_h, rest[-1] if self.proj_size else None, drop)
 
     def _noise(self, x: Tensor, generator: torch.Generator | None) -> list[Tensor] | None:
         """Fresh noise for each direction of one layer; None where the method has none."""

@@ -1,7 +1,7 @@
 """The fast layer for CPU training: one product for the inputs of all steps, then the compiled recurrence.
 
-Registered as torch operators, so that `torch.compile` and `torch.export` know them; called directly otherwise. Where the
-kernel was not compiled, `fallback.py` computes the same in torch operations.
+Registered as torch operators, so that `torch.compile` and `torch.export` know them; called directly otherwise. Where
+the kernel was not compiled, `fallback.py` computes the same in torch operations.
 """
 
 from types import ModuleType
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from g2lstm.errors import G2Error
 from g2lstm.nn import fallback, kernel
+from g2lstm.nn.draw import drop
 from g2lstm.nn.gate import GateRule
 from g2lstm.nn.layer import LayerOutput, Weights, in_each_direction, previous_rows, step_rows
 
@@ -30,10 +31,11 @@ def _run_direction(
         x, noise = x.flatten(0, 1), None if noise is None else noise.flatten(0, 1)
     else:
         steps = len(batch_sizes)
-    w_x, w_h, _, _, w_r = weights
-    settings = (steps, backwards, rule.tau, rule.gates, rule.hard)
+    w_x, w_h, _, _, w_r, drop = weights
+    stream, probability = (None, 0.0) if drop is None else drop
+    settings = (steps, backwards, rule.tau, rule.gates, rule.hard, probability)
     run = layer_forward if torch.compiler.is_compiling() else _Eager.apply
-    out, h_last, c_last, _, _ = run(x, w_x, w_h, weights.bias, w_r, noise, h, c, batch_sizes, *settings)
+    out, h_last, c_last, _, _ = run(x, w_x, w_h, weights.bias, w_r, noise, h, c, batch_sizes, stream, *settings)
     if batch_sizes is None:
         out = out.unflatten(0, (steps, len(h)))
     return LayerOutput(out.to(x.dtype), h_last.to(x.dtype), c_last.to(x.dtype))  # low precision is computed in float32
@@ -60,17 +62,21 @@ def _forward(
     h0: Tensor,
     c0: Tensor,
     batch_sizes: Tensor | None,
+    drop_stream: Tensor | None,
     steps: int,
     backwards: bool,
     tau: float,
     gates: str,
     hard: bool,
+    drop_probability: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """One layer in one direction over rows x (N, I): out (N, R), last h, last c; gates (N, 4H), cells (N, H)."""
     working = _working_dtype(x.dtype)
     rows, offset = step_rows(len(h0), steps, batch_sizes, backwards)
     x, w_x, w_h, h0, c0 = (t.to(working).contiguous() for t in (x, w_x, w_h, h0, c0))
     bias, w_r, noise = (None if t is None else t.to(working).contiguous() for t in (bias, w_r, noise))
+    if drop_stream is not None:
+        w_h = drop(w_h, drop_stream, drop_probability)
     values = x @ w_x.t() if bias is None else torch.addmm(bias, x, w_x.t())
     rule = GateRule(tau, gates, hard)
     out, cells = _engine(x.device).forward(values, noise, w_h, w_r, h0, c0, rows, offset, rule)
@@ -88,7 +94,7 @@ layer_forward = torch.library.custom_op("g2lstm::layer_forward", _forward, mutat
 
 
 @layer_forward.register_fake
-def _(x, w_x, w_h, bias, w_r, noise, h0, c0, batch_sizes, steps, backwards, tau, gates, hard):  # type: ignore[no-untyped-def]
+def _(x, w_x, w_h, bias, w_r, noise, h0, c0, *settings):  # type: ignore[no-untyped-def]
     working = _working_dtype(x.dtype)
     n, hidden = x.size(0), c0.size(1)
     widths = (h0.size(1), 4 * hidden, hidden)
@@ -110,17 +116,21 @@ def _gradients(
     values: Tensor,
     cells: Tensor,
     batch_sizes: Tensor | None,
+    drop_stream: Tensor | None,
     steps: int,
     backwards: bool,
     tau: float,
     gates: str,
     hard: bool,
+    drop_probability: float,
     wants_x: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of x, W_x, W_h, bias, W_r, h0, c0 (empty where not wanted or not there)."""
     working, batch = values.dtype, len(h0)
     rows, offset = step_rows(batch, steps, batch_sizes, backwards)
     x, w_x, w_h, h0, c0 = (t.to(working).contiguous() for t in (x, w_x, w_h, h0, c0))
+    if drop_stream is not None:  # once more: 20 MB of weights need not be kept for it
+        w_h = drop(w_h, drop_stream, drop_probability)
     d_h, d_c = (
         torch.zeros_like(like) if grad is None else grad.to(working, memory_format=torch.contiguous_format, copy=True)
         for grad, like in ((d_h_last, h0), (d_c_last, c0))
@@ -142,6 +152,8 @@ def _gradients(
     else:
         before, _ = previous_rows(rows, offset, batch)
         d_w_h = d_values.t() @ torch.cat([h0, out])[before.to(x.device)]
+    if drop_stream is not None:
+        d_w_h = drop(d_w_h, drop_stream, drop_probability)
     d_x = d_values @ w_x if wants_x else x.new_empty(0)
     d_w_r = x.new_empty(0) if w_r is None else d_out.t() @ (values[:, -c0.size(1) :] * torch.tanh(cells))
     return d_x, d_values.t() @ x, d_w_h, d_values.sum(0), d_w_r, d_h, d_c
@@ -159,29 +171,24 @@ def _(d_out, d_h_last, d_c_last, x, w_x, w_h, w_r, h0, c0, out, values, *setting
 
 
 def _save_for_backward(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    x, w_x, w_h, bias, w_r, _, h0, c0, batch_sizes, *ctx.settings = inputs
+    x, w_x, w_h, bias, w_r, _, h0, c0, batch_sizes, drop_stream, *ctx.settings = inputs
     out, _, _, values, cells = output
     ctx.has_bias = bias is not None
-    ctx.save_for_backward(x, w_x, w_h, w_r, h0, c0, out, values, cells, batch_sizes)
+    ctx.save_for_backward(x, w_x, w_h, w_r, h0, c0, out, values, cells, batch_sizes, drop_stream)
     ctx.mark_non_differentiable(values, cells)
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx, d_out, d_h_last, d_c_last, _values, _cells):  # type: ignore[no-untyped-def]
-    x, w_x, w_h, w_r, h0, c0, out, values, cells, batch_sizes = ctx.saved_tensors
+    x, *others = ctx.saved_tensors
+    w_r = others[2]
     gradients = layer_backward if torch.compiler.is_compiling() else _EagerBackward.apply
-    grads = gradients(
-        d_out, d_h_last, d_c_last, x, w_x, w_h, w_r, h0, c0, out, values, cells, batch_sizes, *ctx.settings,
-        ctx.needs_input_grad[0],
-    )  # fmt: skip
+    wants_x = ctx.needs_input_grad[0]
+    grads = gradients(d_out, d_h_last, d_c_last, x, *others, *ctx.settings, wants_x)
     d_x, d_w_x, d_w_h, d_bias, d_w_r, d_h, d_c = (g.to(x.dtype) for g in grads)
-    if not ctx.needs_input_grad[0]:
-        d_x = None
-    steps_and_settings = (None,) * (1 + len(ctx.settings))
-    return (
-        d_x, d_w_x, d_w_h, d_bias if ctx.has_bias else None, None if w_r is None else d_w_r, None, d_h, d_c,
-        *steps_and_settings,
-    )  # fmt: skip
+    constants = (None,) * (2 + len(ctx.settings))
+    d_bias, d_w_r = d_bias if ctx.has_bias else None, None if w_r is None else d_w_r
+    return (d_x if wants_x else None, d_w_x, d_w_h, d_bias, d_w_r, None, d_h, d_c, *constants)
 
 
 def _refuse_double_backward(ctx, *grads):  # type: ignore[no-untyped-def]

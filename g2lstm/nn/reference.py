@@ -18,6 +18,7 @@ def _run_direction(
     batch_sizes: Tensor | None,
     backwards: bool,
 ) -> LayerOutput:
+    weights = weights.dropped
     steps = x.unbind(0) if batch_sizes is None else x.split(batch_sizes.tolist())
     noises: tuple[Tensor | None, ...] = (None,) * len(steps)
     if noise is not None:

@@ -24,7 +24,7 @@ def run_layer(
     batch_sizes: Tensor | None,
 ) -> LayerOutput:
     """See `g2lstm.nn.layer.Backend`."""
-    weights = fold(weights, rule)
+    weights = fold([w.dropped for w in weights], rule)
     if noise is not None:
         hidden = c.size(-1)
         columns = [_noise_columns(d, len(weights), hidden, rule, x) for d in range(len(weights))]

@@ -79,7 +79,7 @@ def test_kernel_and_torch_drop_the_same_weights(dtype, count, monkeypatch):
 
 def test_dropconnect_drops_the_share_and_keeps_the_mean():
     weight = torch.ones(1000, 1000, dtype=torch.float64, requires_grad=True)
-    dropped = draw.drop_weights(weight, 0.3)
+    dropped = draw.drop(weight, *draw.draw_drop(0.3))
     share = (dropped == 0).double().mean().item()
     assert abs(share - 0.3) < 5 * math.sqrt(0.3 * 0.7 / 1e6)
     torch.testing.assert_close(

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
 from g2lstm import G2LSTM, G2Error
+from g2lstm.nn import draw
 from tests.nn.layers import SURFACE, B, H, I, T, flat, make_input, make_layer
 
 SMALL = {"num_layers": 2, "bidirectional": True}
@@ -149,29 +150,31 @@ def test_dropout_between_layers_only():
 
 @pytest.mark.parametrize("backend", ["native", "stock", "reference"])
 def test_weight_dropout_drops_recurrent_weights_once_per_call(backend, monkeypatch):
-    masks = []
-    from g2lstm.nn import lstm as module
+    drawn = []
 
-    original = module.drop_weights
+    def spy(probability):
+        drawn.append(draw.draw_drop(probability))
+        return drawn[-1]
 
-    def spy(weight, probability):
-        masks.append(original(weight, probability))
-        return masks[-1]
-
-    monkeypatch.setattr(module, "drop_weights", spy)
+    monkeypatch.setattr("g2lstm.nn.lstm.draw_drop", spy)
     layer = G2LSTM(I, H, weight_dropout=0.5, method="sigmoid", backend=backend, dtype=torch.float64)
     x = torch.randn(T, B, I, dtype=torch.float64)
-    out = layer(x)[0]
+    out, _, gates = layer(x, return_gates=True)
     out.sum().backward()
-    assert len(masks) == 1
-    dropped = masks[0] == 0
-    assert 0.2 < dropped.double().mean() < 0.8
-    assert (layer.weight_hh_l0.grad[dropped] == 0).all()
-    twin = nn.LSTM(I, H, dtype=torch.float64)
-    twin.load_state_dict(layer.state_dict() | {"weight_hh_l0": masks[0].detach()})
-    torch.testing.assert_close(out, twin(x)[0])
+    assert len(drawn) == 1
+    weight = draw.drop(layer.weight_hh_l0.detach(), *drawn[0])
+    assert 0.2 < (weight == 0).double().mean() < 0.8
+    twin = G2LSTM(I, H, method="sigmoid", backend="reference", dtype=torch.float64)
+    twin.load_state_dict(layer.state_dict() | {"weight_hh_l0": weight})
+    expected, _, expected_gates = twin(x, return_gates=True)
+    expected.sum().backward()
+    torch.testing.assert_close(out, expected, rtol=1e-7, atol=1e-10)
+    torch.testing.assert_close(gates.forget[0], expected_gates.forget[0], rtol=1e-7, atol=1e-10)
+    gradient = draw.drop(twin.weight_hh_l0.grad, *drawn[0])
+    torch.testing.assert_close(layer.weight_hh_l0.grad, gradient, rtol=1e-7, atol=1e-10)
+    torch.testing.assert_close(layer.weight_ih_l0.grad, twin.weight_ih_l0.grad, rtol=1e-7, atol=1e-10)
     layer.eval()(x)
-    assert len(masks) == 1
+    assert len(drawn) == 1
 
 
 def test_generator_decides_the_noise_whatever_the_backend():
