@@ -87,3 +87,22 @@ def train(
         memory = ("", "") if row.megabytes is None else (f"{row.megabytes:.0f}", f"{row.memory_ratio:.2f}")
         table.add_row(row.name, f"{row.milliseconds:.0f}", f"{row.ratio:.2f}", f"{row.tokens_per_second:,.0f}", *memory)
     console().print(table)
+
+
+@app.command()
+def data(
+    lines: Annotated[int, typer.Option(min=100, help="Of the smaller text, twenty words each.")] = 2_000,
+    as_json: Json = False,
+) -> None:
+    """Memory while preparing and training on a text, and on one a hundred times as long."""
+    from g2lstm.bench import data as data_bench
+
+    rows = list(data_bench.measure(lines))
+    if as_json:
+        print(json.dumps({"rows": [row._asdict() for row in rows]}))
+        return
+    table = Table("text", "tokens", "MB of text", "seconds", "peak MB above start", title="prepare and train")
+    for row in rows:
+        peak = "" if row.peak_megabytes is None else f"{row.peak_megabytes:.0f}"
+        table.add_row(f"{row.size} x", f"{row.tokens:,}", f"{row.text_megabytes:.1f}", f"{row.seconds:.0f}", peak)
+    console().print(table)

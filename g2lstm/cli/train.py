@@ -1,6 +1,7 @@
 """`g2lstm train`: from a recipe to a run directory."""
 
 import math
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -94,12 +95,15 @@ def train(
         TextColumn("left"),
         TimeRemainingColumn(),
     )
+    is_main = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun or accelerate started
     try:
-        with Bar(*columns, console=error_console(), speed_estimate_period=120) as bar:
+        with Bar(*columns, console=error_console(), speed_estimate_period=120, disable=not is_main) as bar:
             progress = start(chosen, folder, BarObserver(bar), resume=resume, data_dir=data_dir)
     except Interrupted as interrupted:
         error_console().print(f"{interrupted}; go on with: g2lstm train {recipe} --out {folder} --resume")
         raise typer.Exit(130) from None
+    if not is_main:
+        return
     best = math.exp(progress.best)
     console().print(f"{folder}: best validation perplexity {best:.2f} after {progress.seconds / 60:.1f} minutes")
     console().print(f"next: g2lstm eval {folder} --split test", highlight=False)

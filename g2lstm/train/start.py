@@ -16,6 +16,7 @@ from g2lstm.runs.models import build_language_model
 from g2lstm.runs.trained import load
 from g2lstm.train.lm import LanguageModelTask
 from g2lstm.train.loop import Observer, Progress, Trainer
+from g2lstm.train.task import Validation
 
 
 def train(
@@ -31,7 +32,10 @@ def train(
         data_dir: a folder that holds the named data sets.
     """
     torch.set_flush_denormal(True)  # before any thread starts: they inherit it
-    accelerator = Accelerator(mixed_precision="bf16" if recipe.train.precision == "bf16" else "no")
+    # Accelerate joins processes on CPUs only if it is told that CPUs are meant.
+    accelerator = Accelerator(
+        cpu=not torch.accelerator.is_available(), mixed_precision="bf16" if recipe.train.precision == "bf16" else "no"
+    )
     files = lm_files(recipe.data.name, None if recipe.data.path is None else Path(recipe.data.path), data_dir)
     with accelerator.main_process_first():
         tokenizer = _tokenizer(recipe, files["train"])
@@ -53,7 +57,7 @@ def train(
         torch.manual_seed(recipe.train.seed + accelerator.process_index)
     run = RunDirectory(out)
     if not accelerator.is_main_process:
-        return Trainer(task, recipe.train, run, accelerator, observer).train(resume=resume)
+        return Trainer(task, recipe.train, run, accelerator, Silent()).train(resume=resume)
     with run.locked():
         is_old = run.recipe_file.exists()
         if is_old and resume:
@@ -61,6 +65,19 @@ def train(
         else:
             RunDirectory.create(out, recipe, tokenizer)
         return Trainer(task, recipe.train, run, accelerator, observer).train(resume=resume and is_old)
+
+
+class Silent:
+    """The observer of all processes but the first."""
+
+    def on_step(self, progress: Progress, share: float, values: dict[str, float]) -> None:
+        """Nothing."""
+
+    def on_validation(self, progress: Progress, validation: Validation, is_best: bool) -> None:
+        """Nothing."""
+
+    def on_message(self, message: str) -> None:
+        """Nothing."""
 
 
 def _tokenizer(recipe: Recipe, text: Path) -> Tokenizer:
