@@ -6,6 +6,7 @@ from g2lstm.errors import G2Error
 from g2lstm.nn import kernel, native, reference, stock
 from g2lstm.nn.gate import GateRule
 from g2lstm.nn.layer import Backend
+from g2lstm.nn.stock import compiles_with_gradients
 
 BACKENDS = ("auto", "reference", "stock", "native")
 
@@ -13,8 +14,9 @@ BACKENDS = ("auto", "reference", "stock", "native")
 def choose(backend: str, device: torch.device, training: bool, rule: GateRule) -> Backend:
     """The function that runs a layer.
 
-    `auto` is the native kernel for training on a CPU, and for hard gates there, which no fused LSTM knows; torch's
-    fused LSTM everywhere else, but for hard gates on other devices, which are left to the plain loop.
+    `auto` is the native kernel for training on a CPU, and for hard gates there, which no fused LSTM knows, and for
+    gradients under `torch.compile`, which cannot trace the fused one's; torch's fused LSTM everywhere else, but for
+    hard gates on other devices, which are left to the plain loop.
     """
     if backend == "reference":
         return reference.run_layer
@@ -27,7 +29,7 @@ def choose(backend: str, device: torch.device, training: bool, rule: GateRule) -
                 "use backend='auto', which takes torch's fused LSTM there, or move the layer and its input to the CPU"
             )
         return native.run_layer
-    if device.type == "cpu" and (training or rule.hard):
+    if device.type == "cpu" and (training or rule.hard or compiles_with_gradients()):
         return native.run_layer
     return reference.run_layer if rule.hard else stock.run_layer
 
@@ -40,7 +42,7 @@ def describe() -> dict[str, str]:
         "reference": "the paper's equations as a plain loop",
         "stock": "torch's fused LSTM: " + ", ".join(_fused_libraries()),
         "native": native_now,
-        "auto": "training on the CPU: native; everything else: stock",
+        "auto": "training, and hard gates, on the CPU: native; hard gates elsewhere: reference; all else: stock",
     }
 
 

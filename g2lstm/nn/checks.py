@@ -1,8 +1,9 @@
 """Checks what callers hand to a layer, and brings every form of input into one: time first, states given."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,29 +22,32 @@ METHODS = ("gumbel", "sigmoid", "sharpened")
 _CHOICES = {"method": METHODS, "gates": tuple(NOISY_GATES), "eval_gate": EVAL_GATES, "backend": BACKENDS}
 
 
-def check_options(options: Mapping[str, Any], hidden_size: int, proj_size: int) -> None:
-    """Raises for the first option that cannot be."""
-    for name, allowed in _CHOICES.items():
-        if options[name] not in allowed:
-            names = ", ".join(repr(choice) for choice in allowed)
-            raise G2Error(f"{name} must be one of {names}, got {options[name]!r}")
-    tau = _number("tau", options["tau"])
-    if not 0 < tau < math.inf:
-        raise G2Error(f"tau, the temperature, must be a finite number above 0, got {tau}; the paper uses 0.9")
-    rate = _number("noise_rate", options["noise_rate"])
-    if not 0 <= rate <= 1:
-        raise G2Error(f"noise_rate is a probability and must lie in [0, 1], got {rate}; the paper uses 0.2")
-    drop = _number("weight_dropout", options["weight_dropout"])
-    if not 0 <= drop < 1:
-        raise G2Error(f"weight_dropout is a probability and must lie in [0, 1), got {drop}; AWD-LSTM uses 0.5")
+OPTIONS = ("method", "tau", "noise_rate", "gates", "eval_gate", "weight_dropout", "backend")
+
+
+def checked_option(name: str, value: Any) -> str | float:
+    """The value of one of `OPTIONS`, or an error if it cannot be one."""
+    if name in _CHOICES:
+        if value not in _CHOICES[name]:
+            names = ", ".join(repr(choice) for choice in _CHOICES[name])
+            raise G2Error(f"{name} must be one of {names}, got {value!r}")
+        return str(value)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise G2Error(f"{name} must be a number, got {value!r}")
+    number = float(value)
+    if name == "tau" and not 0 < number < math.inf:
+        raise G2Error(f"tau, the temperature, must be a finite number above 0, got {number}; the paper uses 0.9")
+    if name == "noise_rate" and not 0 <= number <= 1:
+        raise G2Error(f"noise_rate is a probability and must lie in [0, 1], got {number}; the paper uses 0.2")
+    if name == "weight_dropout" and not 0 <= number < 1:
+        raise G2Error(f"weight_dropout is a probability and must lie in [0, 1), got {number}; AWD-LSTM uses 0.5")
+    return number
+
+
+def check_projection(hidden_size: int, proj_size: int) -> None:
+    """Raises unless the projection is narrower than what it projects."""
     if isinstance(proj_size, int) and isinstance(hidden_size, int) and not 0 <= proj_size < max(hidden_size, 1):
         raise G2Error(f"proj_size must be 0 (no projection) or smaller than hidden_size={hidden_size}, got {proj_size}")
-
-
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise G2Error(f"{name} must be a number, got {value!r}")
-    return float(value)
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,15 @@ def arrange(layer: "G2LSTM", input: Tensor | PackedSequence, hx: tuple[Tensor, T
     """Checks input and states, and lays them out time first."""
     if isinstance(input, PackedSequence):
         x, batch_sizes, sorted_indices, unsorted_indices = input
+        if batch_sizes.dtype != torch.int64 or (not torch.compiler.is_compiling() and int(batch_sizes.sum()) != len(x)):
+            raise G2Error(
+                f"a PackedSequence needs int64 batch_sizes that sum to its {len(x)} rows, got {batch_sizes}; "
+                "make it with torch.nn.utils.rnn.pack_sequence or pack_padded_sequence"
+            )
         batch, is_batched, batch_first = int(batch_sizes[0]), True, False
     else:
+        if not isinstance(input, Tensor):
+            raise G2Error(f"the input must be a tensor or a PackedSequence, got {type(input).__name__}")
         x, batch_sizes, sorted_indices, unsorted_indices = input, None, None, None
         if x.dim() not in (2, 3):
             raise G2Error(
@@ -99,8 +110,14 @@ def arrange(layer: "G2LSTM", input: Tensor | PackedSequence, hx: tuple[Tensor, T
         h = torch.zeros(stacked, batch, width, dtype=x.dtype, device=x.device)
         c = torch.zeros(stacked, batch, layer.hidden_size, dtype=x.dtype, device=x.device)
     else:
+        if not isinstance(hx, tuple | list) or len(hx) != 2:
+            raise G2Error(f"the first states must be two tensors, (h, c), got {type(hx).__name__}")
         h, c = hx
         for name, state, size in (("h", h, width), ("c", c, layer.hidden_size)):
+            if state.dtype != x.dtype and not is_autocast(x):
+                raise G2Error(
+                    f"the first state {name} is {state.dtype}, but the input is {x.dtype}; convert one of them"
+                )
             expected = (stacked, batch, size) if is_batched else (stacked, size)
             if tuple(state.shape) != expected:
                 raise G2Error(
@@ -120,6 +137,8 @@ def _check_features(layer: "G2LSTM", x: Tensor) -> None:
             f"the input must have input_size={layer.input_size} features in its last dimension, got {x.size(-1)}"
         )
     dtype = layer.weight_ih_l0.dtype
+    if not x.is_floating_point():
+        raise G2Error(f"the input must hold floating-point numbers, got {x.dtype}; convert it: input.to({dtype})")
     if x.dtype != dtype and not is_autocast(x):
         raise G2Error(
             f"the input is {x.dtype}, but the weights are {dtype}; "
@@ -147,4 +166,6 @@ def arrange_noise(layer: "G2LSTM", noise: Sequence[Tensor], arranged: Arranged) 
     for index, tensor in enumerate(noise):
         if tuple(tensor.shape) != expected:
             raise G2Error(f"noise[{index}] must have shape {expected}, got {tuple(tensor.shape)}")
+        if not tensor.isfinite().all():
+            raise G2Error(f"noise[{index}] must be finite; torch.rand(...).logit() can return -inf, draw that anew")
     return [tensor.detach() if arranged.is_batched else tensor.detach().unsqueeze(1) for tensor in noise]

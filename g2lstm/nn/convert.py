@@ -1,7 +1,7 @@
 """Between `torch.nn.LSTM` and `G2LSTM`, one layer or a whole model, with the same output in evaluation."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -12,30 +12,31 @@ from g2lstm.nn.gate import GateRule
 from g2lstm.nn.lstm import G2LSTM
 
 Model = TypeVar("Model", bound=nn.Module)
+Recurrent = TypeVar("Recurrent", nn.LSTM, G2LSTM)
 
 _SHAPE = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional", "proj_size")
-_HOOKS = (
-    "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks",
-    "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
-)  # fmt: skip
 
 
-def from_lstm(lstm: nn.LSTM, **options: Any) -> G2LSTM:
+def from_lstm(lstm: nn.LSTM, kind: type[G2LSTM] = G2LSTM, **options: Any) -> G2LSTM:
     """See `G2LSTM.from_lstm`."""
-    layer = adopt(lstm, **options)
+    if not isinstance(lstm, nn.LSTM):
+        raise G2Error(f"from_lstm takes a torch.nn.LSTM, got {type(lstm).__name__}")
+    if (why := why_not(lstm, nn.LSTM)) is not None:
+        raise G2Error(f"this layer cannot be converted: {why}")
+    layer = adopt(lstm, kind, **options)
     _own_parameters(layer)
-    _scale_rows(layer, _evaluation_rule(layer), invert=True)
+    _scale_rows([(layer, _evaluation_rule(layer))], invert=True)
     return layer
 
 
 def to_lstm(layer: G2LSTM) -> nn.LSTM:
     """See `G2LSTM.to_lstm`."""
-    rule = _evaluation_rule(layer)
+    if (why := why_not(layer, G2LSTM)) is not None:
+        raise G2Error(f"this layer cannot be turned into a torch.nn.LSTM: {why}")
     _refuse_hard(layer, "this layer")
-    lstm = _abandon(layer)
+    lstm = _retype(layer, nn.LSTM)
     _own_parameters(lstm)
-    _scale_rows(lstm, rule)
+    _scale_rows([(lstm, _evaluation_rule(layer))])
     return lstm
 
 
@@ -43,9 +44,11 @@ def convert_(model: Model, **options: Any) -> Model:
     """Turns every `torch.nn.LSTM` inside `model` into a `G2LSTM`, in place, with the same output in evaluation.
 
     The parameters stay the same objects, so that an optimiser made before goes on working; a method or `eval_gate`
-    that has a temperature in evaluation ("sharpened", "tempered") scales their gate rows to keep the output. Modules
-    used in several places stay shared. Subclasses of `nn.LSTM` and layers under a parametrisation may compute
-    something else, so they are left alone, with a warning that names them.
+    that has a temperature in evaluation ("sharpened", "tempered") scales their gate rows to keep the output. Hard
+    gates cannot keep it, and say so in a warning. Modules used in several places stay shared; references to a layer
+    that torch does not know of, as in a plain list, still hold the old one. Subclasses of `nn.LSTM`, layers under a
+    parametrisation and layers with parts of their own may compute something else, so they are left alone, as are
+    layers that are `G2LSTM` already, with a warning that names them.
 
     Args:
         model: any module. If it is an `nn.LSTM` itself, use the returned layer.
@@ -54,24 +57,21 @@ def convert_(model: Model, **options: Any) -> Model:
     Returns:
         The model.
     """
+    G2LSTM(1, 2, **options, device="meta")  # a wrong option shows before anything is changed
+    wanted = dict(_convertible(model, nn.LSTM, "convert_"))
     for name, module in model.named_modules():
-        if (why := _why_not(module)) is not None:
-            warnings.warn(f"convert_ leaves {name or 'the model itself'} alone: {why}", stacklevel=2)
-        elif type(module) is nn.LSTM:
-            adopt(module, **options)  # a wrong option shows before anything is changed
-    found = any(isinstance(module, nn.LSTM | G2LSTM) for module in model.modules())
-    if not found:
+        if isinstance(module, G2LSTM) and options:
+            warnings.warn(f"convert_ leaves {_called(name)} alone: it is a G2LSTM already", stacklevel=2)
+    if not any(isinstance(module, nn.LSTM | G2LSTM) for module in model.modules()):
         raise G2Error(f"found no torch.nn.LSTM inside {type(model).__name__}; there is nothing to convert")
-
-    scaled: set[nn.Parameter] = set()
-
-    def replace(lstm: nn.LSTM) -> G2LSTM:
-        layer = adopt(lstm, **options)
-        _move_hooks(lstm, layer)
-        _scale_rows(layer, _evaluation_rule(layer), invert=True, scaled=scaled)
-        return layer
-
-    return _replace_all(model, lambda m: replace(m) if type(m) is nn.LSTM and _why_not(m) is None else m)
+    if wanted and options.get("eval_gate") == "hard":
+        warnings.warn("hard gates change the output in evaluation: no torch.nn.LSTM has them", stacklevel=2)
+    made: dict[nn.Module, nn.Module] = {lstm: adopt(lstm, **options) for lstm in wanted.values()}
+    layers = [layer for layer in made.values() if isinstance(layer, G2LSTM)]
+    rules = [(layer, _evaluation_rule(layer)) for layer in layers]
+    _refuse_tied_elsewhere(model, set(made), rules)
+    _scale_rows(rules, invert=True)
+    return _replace_all(model, made)
 
 
 def freeze_(model: Model) -> Model:
@@ -82,44 +82,47 @@ def freeze_(model: Model) -> Model:
     Returns:
         The model; if it is a `G2LSTM` itself, the new layer.
     """
-    for name, module in model.named_modules():
-        if isinstance(module, G2LSTM):
-            _refuse_hard(module, name or "the model itself")
-
-    scaled: set[nn.Parameter] = set()
-
-    def replace(layer: G2LSTM) -> nn.LSTM:
-        lstm = _abandon(layer)
-        _move_hooks(layer, lstm)
-        _scale_rows(lstm, _evaluation_rule(layer), scaled=scaled)
-        return lstm
-
-    return _replace_all(model, lambda m: replace(m) if isinstance(m, G2LSTM) else m)
+    wanted = dict(_convertible(model, G2LSTM, "freeze_"))
+    for name, layer in wanted.items():
+        _refuse_hard(layer, _called(name))
+    made: dict[nn.Module, nn.Module] = {layer: _retype(layer, nn.LSTM) for layer in wanted.values()}
+    rules = [(layer, _evaluation_rule(layer)) for layer in wanted.values()]
+    _refuse_tied_elsewhere(model, set(made), rules)
+    _scale_rows(rules)
+    return _replace_all(model, made)
 
 
-def _why_not(module: nn.Module) -> str | None:
-    """Why an LSTM cannot be converted; None for one that can, and for other modules."""
-    if not isinstance(module, nn.LSTM):
+def why_not(module: nn.Module, kind: type[nn.RNNBase]) -> str | None:
+    """Why a module that is a `kind` cannot be taken for a plain one; None for one that can, and for other modules."""
+    if not isinstance(module, kind):
         return None
-    if type(module) is not nn.LSTM:
-        return f"{type(module).__name__} is a subclass of torch.nn.LSTM and may compute something else"
+    if type(module) is not kind:
+        return f"{type(module).__name__} is a subclass of {kind.__name__} and may compute something else"
     missing = [name for name in module._flat_weights_names if name not in module._parameters]
     if missing:
         return f"its {missing[0]} is not a parameter (weight_norm or a like hook computes it)"
+    own = {*module._parameters, *module._buffers, *module._modules} - set(module._flat_weights_names)
+    if own:
+        return f"it holds {sorted(own)[0]!r}, which no {kind.__name__} has"
     return None
 
 
-def adopt(lstm: nn.LSTM, **options: Any) -> G2LSTM:
+def adopt(lstm: nn.LSTM, kind: type[G2LSTM] = G2LSTM, **options: Any) -> G2LSTM:
     """A G2LSTM that holds the very parameters of `lstm`, unscaled."""
-    return _retype(lstm, G2LSTM, **options)
+    return _retype(lstm, kind, **options)
 
 
-def _abandon(layer: G2LSTM) -> nn.LSTM:
-    """An nn.LSTM that holds the very parameters of `layer`, unscaled."""
-    return _retype(layer, nn.LSTM)
+def _called(name: str) -> str:
+    return name or "the model itself"
 
 
-Recurrent = TypeVar("Recurrent", nn.LSTM, G2LSTM)
+def _convertible(model: nn.Module, kind: type[Recurrent], action: str) -> Iterator[tuple[str, Recurrent]]:
+    """The layers of this kind by name, but for those that are left alone, which are named in a warning."""
+    for name, module in model.named_modules():
+        if (why := why_not(module, kind)) is not None:
+            warnings.warn(f"{action} leaves {_called(name)} alone: {why}", stacklevel=4)
+        elif type(module) is kind:
+            yield name, module
 
 
 def _retype(old: nn.RNNBase, kind: Callable[..., Recurrent], **options: Any) -> Recurrent:
@@ -133,11 +136,6 @@ def _retype(old: nn.RNNBase, kind: Callable[..., Recurrent], **options: Any) -> 
     return new
 
 
-def _move_hooks(old: nn.Module, new: nn.Module) -> None:
-    for name in _HOOKS:
-        getattr(new, name).update(getattr(old, name))
-
-
 def _own_parameters(layer: nn.RNNBase) -> None:
     """Gives the layer copies of the parameters it shares with the one it was made from."""
     for name in layer._flat_weights_names:
@@ -147,32 +145,49 @@ def _own_parameters(layer: nn.RNNBase) -> None:
 
 
 def _evaluation_rule(layer: G2LSTM) -> GateRule:
-    """The layer's gates in evaluation, whatever mode it is in."""
-    tau = (
-        layer.tau
-        if layer.method == "sharpened" or (layer.method == "gumbel" and layer.eval_gate == "tempered")
-        else 1.0
-    )
-    return GateRule(tau, layer.gates)
+    """The layer's gates in evaluation, whatever mode it is in, as far as weights can express them."""
+    is_tempered = layer.method == "gumbel" and layer.eval_gate == "tempered"
+    return GateRule(layer.tau if layer.method == "sharpened" or is_tempered else 1.0, layer.gates)
+
+
+def _scaled_names(layer: nn.RNNBase) -> list[str]:
+    return [name for name in layer._flat_weights_names if not name.startswith("weight_hr")]
 
 
 @torch.no_grad()
-def _scale_rows(
-    layer: nn.RNNBase, rule: GateRule, invert: bool = False, scaled: set[nn.Parameter] | None = None
-) -> None:
-    """Folds the rule's temperature into the gate rows of all weights and biases, in place; or takes it out again.
+def _scale_rows(rules: list[tuple[Any, GateRule]], invert: bool = False) -> None:
+    """Folds each layer's temperature into its gate rows, in place; or takes it out again. Shared weights once."""
+    done: set[nn.Parameter] = set()
+    for layer, rule in rules:
+        for name in _scaled_names(layer):
+            parameter = getattr(layer, name)
+            if rule.is_plain or parameter in done:
+                continue
+            rows = rule.row_scale(layer.hidden_size, parameter)
+            rows = rows.reciprocal() if invert else rows
+            parameter.mul_(rows if parameter.dim() == 1 else rows.unsqueeze(1))
+            done.add(parameter)
 
-    Parameters in `scaled` are left as they are, and those done are added: layers may share their weights.
-    """
-    scaled = set() if scaled is None else scaled
-    for name in layer._flat_weights_names:
-        parameter = getattr(layer, name)
-        if rule.is_plain or name.startswith("weight_hr") or parameter in scaled:
+
+def _refuse_tied_elsewhere(model: nn.Module, replaced: set[nn.Module], rules: list[tuple[Any, GateRule]]) -> None:
+    """A weight that is to be scaled must have no other use, or that would change."""
+    rule_of: dict[nn.Parameter, GateRule] = {}
+    for layer, rule in rules:
+        for name in _scaled_names(layer):
+            if rule_of.setdefault(getattr(layer, name), rule) != rule:
+                raise G2Error(
+                    f"two layers share their {name} but not their temperature in evaluation, so no weights serve both; "
+                    "give them the same method, tau and eval_gate first"
+                )
+    for module_name, module in model.named_modules():
+        if module in replaced:
             continue
-        rows = rule.row_scale(layer.hidden_size, parameter)
-        rows = rows.reciprocal() if invert else rows
-        parameter.mul_(rows if parameter.dim() == 1 else rows.unsqueeze(1))
-        scaled.add(parameter)
+        for name, parameter in module._parameters.items():
+            if parameter is not None and not rule_of.get(parameter, GateRule()).is_plain:
+                raise G2Error(
+                    f"the weights of an LSTM are also {_called(module_name)}'s {name}, and a temperature in evaluation "
+                    "would scale them there too; untie them first, or use a method and eval_gate without one"
+                )
 
 
 def _refuse_hard(layer: G2LSTM, name: str) -> None:
@@ -183,17 +198,15 @@ def _refuse_hard(layer: G2LSTM, name: str) -> None:
         )
 
 
-def _replace_all(model: Model, replacement: Callable[[nn.Module], nn.Module]) -> Model:
-    """Puts replacement(m) in the place of every module m; one used in several places is replaced once."""
-    made: dict[int, nn.Module] = {}
-
-    def once(module: nn.Module) -> nn.Module:
-        if id(module) not in made:
-            made[id(module)] = replacement(module)
-        return made[id(module)]
-
+def _replace_all(model: Model, made: Mapping[nn.Module, nn.Module]) -> Model:
+    """Puts each new module in the place of its old one, wherever that is used, with its hooks and attributes."""
+    for old, new in made.items():
+        for name, value in vars(old).items():
+            is_hooks = name.endswith("_hooks") or "_hooks_" in name or name == "_is_full_backward_hook"
+            if is_hooks or name not in vars(new):
+                new.__dict__[name] = value  # the dicts themselves: handles from before can still remove their hooks
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
-            if child is not None and (new := once(child)) is not child:
-                parent._modules[name] = new
-    return once(model)  # type: ignore[return-value]
+            if child is not None and child in made:
+                parent._modules[name] = made[child]
+    return made.get(model, model)  # type: ignore[return-value]

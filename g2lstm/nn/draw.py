@@ -25,13 +25,21 @@ def draw_noise(
     """Fresh logistic noise: log U - log(1 - U) for each element with probability `rate`, else 0."""
     device, count = torch.device(device), torch.Size(shape).numel()
     if device.type == "cpu":
-        draw = logistic_noise if torch.compiler.is_compiling() else _logistic_noise
+        draw = _logistic_noise if runs_eagerly() else logistic_noise
         return draw(draw_stream(generator), count, rate, dtype).view(shape)
     # Other devices draw their own words, in parallel.
     size = (count if dtype == torch.float64 else (count + 1) // 2,)
     words = torch.randint(-(2**63), 2**63 - 1, size, dtype=torch.int64, device=device, generator=generator)
     words = words if dtype == torch.float64 else words.view(torch.int32)[:count]
     return gate.logistic_from_words(words, rate, dtype).view(shape)
+
+
+def runs_eagerly() -> bool:
+    """Whether tensors are what they seem: neither the compiler nor a transform of `torch.func` stands in between.
+
+    Then an operator's function may be called directly, which spares its dispatch.
+    """
+    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
 
 
 class Drop(NamedTuple):
@@ -70,7 +78,7 @@ def drop(weight: Tensor, stream: Tensor, probability: float) -> Tensor:
 
     It is linear: of a gradient it makes the gradient. The backward pass keeps no mask and no copy of the weights.
     """
-    dropped = round(probability * 2**32)
+    dropped = min(round(probability * 2**32), 2**32 - 1)
     scale = 2**32 / (2**32 - dropped)
     if kernel.find().library is not None and weight.dtype in _KERNEL_DTYPES:
         return kernel.drop(weight.contiguous(), stream, dropped, scale)

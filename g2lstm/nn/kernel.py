@@ -61,14 +61,14 @@ def logistic_noise(stream: Tensor, count: int, rate: float, dtype: torch.dtype) 
     """`g2lstm.nn.gate.logistic_noise` in one pass, for float32 and float64 on the CPU."""
     last = last_noisy_word(rate, dtype)
     if last < 0:
-        return torch.zeros(count, dtype=dtype)
-    noise = torch.empty(count, dtype=dtype)
+        return torch.zeros(count, dtype=dtype, device="cpu")
+    noise = torch.empty(count, dtype=dtype, device="cpu")
     _call("g2lstm_noise", dtype, *stream.tolist(), noise.data_ptr(), count, last, torch.get_num_threads())
     return noise
 
 
 def drop(weight: Tensor, stream: Tensor, dropped: int, scale: float) -> Tensor:
-    """`g2lstm.nn.dropout.drop` in one pass, for contiguous float32 and float64 on the CPU."""
+    """`g2lstm.nn.draw.drop` in one pass, for contiguous float32 and float64 on the CPU."""
     result = torch.empty_like(weight)
     addresses = (weight.data_ptr(), result.data_ptr())
     threads = torch.get_num_threads()
@@ -76,13 +76,24 @@ def drop(weight: Tensor, stream: Tensor, dropped: int, scale: float) -> Tensor:
     return result
 
 
-def _check_shapes(*pairs: tuple[Tensor | None, tuple[int, ...]]) -> None:
-    """The kernel reads memory by these shapes, so they are checked once more, whoever calls."""
+def _check(dtype: torch.dtype, *pairs: tuple[Tensor | None, tuple[int, ...]]) -> None:
+    """The kernel reads and writes memory by these shapes, so they are checked once more, whoever calls."""
     for tensor, expected in pairs:
-        if tensor is not None and (tuple(tensor.shape) != expected or not tensor.is_contiguous()):
+        if tensor is None:
+            continue
+        if tuple(tensor.shape) != expected or tensor.dtype != dtype or not tensor.is_contiguous():
             raise ValueError(
-                f"the LSTM kernel needs a contiguous tensor of shape {expected}, got {tuple(tensor.shape)}"
+                f"the LSTM kernel needs a contiguous {dtype} tensor of shape {expected}, "
+                f"got {tensor.dtype} {tuple(tensor.shape)}"
             )
+
+
+def _check_steps(rows: Tensor, offset: Tensor, n: int) -> None:
+    for tensor in (rows, offset):
+        if tensor.dtype != torch.int64 or not tensor.is_contiguous() or len(tensor) != len(rows):
+            raise ValueError(f"the LSTM kernel needs contiguous int64 steps, got {tensor.dtype} {tuple(tensor.shape)}")
+    if int(rows.sum()) != n:
+        raise ValueError(f"the steps have {int(rows.sum())} rows in all, but the tensors have {n}")
 
 
 def _address(tensor: Tensor | None) -> int | None:
@@ -118,13 +129,16 @@ def forward(
 
     All tensors are contiguous, on the CPU, of one dtype. Step s has rows[s] sequences, from row offset[s] on.
     """
-    (batch, hidden), width = c0.shape, h0.size(1)
-    _check_shapes(
-        (gates, (int(rows.sum()), 4 * hidden)),
-        (noise, (len(gates), rule.noisy_gates * hidden)),
+    (batch, hidden), width, n = c0.shape, h0.size(1), len(gates)
+    _check_steps(rows, offset, n)
+    _check(
+        gates.dtype,
+        (gates, (n, 4 * hidden)),
+        (noise, (n, rule.noisy_gates * hidden)),
         (w_h, (4 * hidden, width)),
         (w_r, (width, hidden)),
         (h0, (batch, hidden if w_r is None else width)),
+        (c0, (batch, hidden)),
     )
     out = gates.new_empty(len(gates), width)
     cells = gates.new_empty(len(gates), hidden)
@@ -152,7 +166,19 @@ def backward(
     Changes d_h (B, R) and d_c (B, H) from the gradients of the last states to those of the first and, where there is a
     projection, d_out (N, R) from the gradient of the output to that of h.
     """
-    _check_shapes((d_out, (len(gates), d_h.size(1))), (d_c, tuple(c0.shape)))
+    (batch, hidden), width, n = c0.shape, d_h.size(1), len(gates)
+    _check_steps(rows, offset, n)
+    _check(
+        gates.dtype,
+        (gates, (n, 4 * hidden)),
+        (cells, (n, hidden)),
+        (w_h, (4 * hidden, width)),
+        (w_r, (width, hidden)),
+        (c0, (batch, hidden)),
+        (d_out, (n, width)),
+        (d_h, (batch, hidden if w_r is None else width)),
+        (d_c, (batch, hidden)),
+    )
     d_gates = torch.empty_like(gates)
     pointers = [_address(t) for t in (gates, cells, c0, w_h, w_r, d_out, d_gates, d_h, d_c)]
     layer = _layer(rows, offset, c0, w_r, rule)

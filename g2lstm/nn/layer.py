@@ -110,16 +110,16 @@ def in_each_direction(direction: Direction) -> Backend:
 
 def step_rows(batch: int, steps: int, batch_sizes: Tensor | None, backwards: bool) -> tuple[Tensor, Tensor]:
     """How many sequences each step of the recurrence has, and the row where they begin, in the order of the steps."""
-    rows = torch.full((steps,), batch) if batch_sizes is None else batch_sizes
+    rows = torch.full((steps,), batch, device="cpu") if batch_sizes is None else batch_sizes
     offset = rows.cumsum(0) - rows
     return (rows.flip(0), offset.flip(0)) if backwards else (rows.contiguous(), offset)
 
 
 def previous_rows(rows: Tensor, offset: Tensor, batch: int) -> tuple[Tensor, Tensor]:
     """For packed sequences: which row of cat([h0, out]) each row of `out` came from, and each sequence's last row."""
-    last = torch.arange(batch)  # first the rows of h0, which stand before those of `out`
-    before = torch.empty(int(rows.sum()), dtype=torch.int64)
+    last = torch.arange(batch, device="cpu")  # first the rows of h0, which stand before those of `out`
+    before = torch.empty(int(rows.sum()), dtype=torch.int64, device="cpu")
     for n, at in zip(rows.tolist(), offset.tolist(), strict=True):
         before[at : at + n] = last[:n]
-        last[:n] = torch.arange(batch + at, batch + at + n)
+        last[:n] = torch.arange(batch + at, batch + at + n, device="cpu")
     return before, last - batch

@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from g2lstm.nn import stock
 from g2lstm.nn.backends import BACKENDS, choose
-from g2lstm.nn.checks import Arranged, arrange, arrange_noise, check_options, is_autocast
+from g2lstm.nn.checks import OPTIONS, Arranged, arrange, arrange_noise, check_projection, checked_option, is_autocast
 from g2lstm.nn.draw import draw_drop, draw_noise
 from g2lstm.nn.gate import GateRule, GateValues
 from g2lstm.nn.gates import Gates, collect, gate_values
@@ -71,16 +71,7 @@ class G2LSTM(nn.RNNBase):
     ) -> None:
         if tau is None:
             tau = DEFAULT_TAU.get(method, 1.0)
-        options = {
-            "method": method,
-            "tau": tau,
-            "noise_rate": noise_rate,
-            "gates": gates,
-            "eval_gate": eval_gate,
-            "weight_dropout": weight_dropout,
-            "backend": backend,
-        }
-        check_options(options, hidden_size, proj_size)
+        check_projection(hidden_size, proj_size)
         super().__init__(
             "LSTM",
             input_size,
@@ -95,13 +86,17 @@ class G2LSTM(nn.RNNBase):
             dtype,
         )
         self.method = method
-        self.tau = float(tau)
-        self.noise_rate = float(noise_rate)
+        self.tau = tau
+        self.noise_rate = noise_rate
         self.gates = gates
         self.eval_gate = eval_gate
-        self.weight_dropout = float(weight_dropout)
+        self.weight_dropout = weight_dropout
         self.backend = backend
         self._gate_listener: Callable[[Gates], None] | None = None  # set by `record_gates`
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """As for any module, but an option that cannot be is refused, whenever it is set."""
+        super().__setattr__(name, checked_option(name, value) if name in OPTIONS else value)
 
     def forward(
         self,
@@ -127,7 +122,7 @@ class G2LSTM(nn.RNNBase):
         """
         arranged = arrange(self, input, hx)
         if noise is not None:
-            noise = arrange_noise(self, noise, arranged)
+            noise = arrange_noise(self, list(noise), arranged)
         device = arranged.x.device.type
         if is_autocast(arranged.x):
             with torch.autocast(device, enabled=False):
@@ -231,8 +226,7 @@ class G2LSTM(nn.RNNBase):
 
     def options(self) -> dict[str, Any]:
         """The keyword arguments that `torch.nn.LSTM` does not have, as they are now."""
-        names = ("method", "tau", "noise_rate", "gates", "eval_gate", "weight_dropout", "backend")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in OPTIONS}
 
     def to_lstm(self) -> nn.LSTM:
         """A `torch.nn.LSTM` with the same output in evaluation; its weights are copies."""
@@ -250,4 +244,4 @@ class G2LSTM(nn.RNNBase):
         """
         from g2lstm.nn.convert import from_lstm
 
-        return from_lstm(lstm, **options)
+        return from_lstm(lstm, cls, **options)

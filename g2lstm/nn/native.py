@@ -11,7 +11,7 @@ from torch import Tensor
 
 from g2lstm.errors import G2Error
 from g2lstm.nn import fallback, kernel
-from g2lstm.nn.draw import drop
+from g2lstm.nn.draw import drop, runs_eagerly
 from g2lstm.nn.gate import GateRule
 from g2lstm.nn.layer import LayerOutput, Weights, in_each_direction, previous_rows, step_rows
 
@@ -34,7 +34,7 @@ def _run_direction(
     w_x, w_h, _, _, w_r, drop = weights
     stream, probability = (None, 0.0) if drop is None else drop
     settings = (steps, backwards, rule.tau, rule.gates, rule.hard, probability)
-    run = layer_forward if torch.compiler.is_compiling() else _Eager.apply
+    run = _Eager.apply if runs_eagerly() else layer_forward if torch.compiler.is_compiling() else _Functional.apply
     out, h_last, c_last, _, _ = run(x, w_x, w_h, weights.bias, w_r, noise, h, c, batch_sizes, stream, *settings)
     if batch_sizes is None:
         out = out.unflatten(0, (steps, len(h)))
@@ -129,6 +129,7 @@ def _gradients(
     working, batch = values.dtype, len(h0)
     rows, offset = step_rows(batch, steps, batch_sizes, backwards)
     x, w_x, w_h, h0, c0 = (t.to(working).contiguous() for t in (x, w_x, w_h, h0, c0))
+    w_r = None if w_r is None else w_r.to(working).contiguous()
     if drop_stream is not None:  # once more: 20 MB of weights need not be kept for it
         w_h = drop(w_h, drop_stream, drop_probability)
     d_h, d_c = (
@@ -140,7 +141,6 @@ def _gradients(
     elif w_r is None:
         d_out = d_out.contiguous()
     else:  # the recurrence turns it into the gradient of h
-        w_r = w_r.to(working).contiguous()
         d_out = d_out.clone(memory_format=torch.contiguous_format)
     rule = GateRule(tau, gates, hard)
     d_values = _engine(x.device).backward(values, cells, w_h, w_r, c0, d_out, d_h, d_c, rows, offset, rule)
@@ -182,7 +182,7 @@ def _save_for_backward(ctx, inputs, output):  # type: ignore[no-untyped-def]
 def _backward(ctx, d_out, d_h_last, d_c_last, _values, _cells):  # type: ignore[no-untyped-def]
     x, *others = ctx.saved_tensors
     w_r = others[2]
-    gradients = layer_backward if torch.compiler.is_compiling() else _EagerBackward.apply
+    gradients = layer_backward if torch.compiler.is_compiling() else _Gradients.apply
     wants_x = ctx.needs_input_grad[0]
     grads = gradients(d_out, d_h_last, d_c_last, x, *others, *ctx.settings, wants_x)
     d_x, d_w_x, d_w_h, d_bias, d_w_r, d_h, d_c = (g.to(x.dtype) for g in grads)
@@ -213,11 +213,20 @@ class _Eager(torch.autograd.Function):
     backward = staticmethod(_backward)
 
 
-class _EagerBackward(torch.autograd.Function):
-    """The same for the backward pass."""
+class _Functional(torch.autograd.Function):
+    """The same in the form that the transforms of `torch.func` ask for; binding its arguments takes longer."""
+
+    forward = staticmethod(_forward)
+    setup_context = staticmethod(_save_for_backward)
+    backward = staticmethod(_backward)
+
+
+class _Gradients(torch.autograd.Function):
+    """The backward pass of both."""
 
     @staticmethod
-    def forward(ctx, *inputs):  # type: ignore[no-untyped-def]
+    def forward(*inputs):  # type: ignore[no-untyped-def]
         return _gradients(*inputs)
 
+    setup_context = staticmethod(lambda ctx, inputs, output: None)
     backward = staticmethod(_refuse_double_backward)

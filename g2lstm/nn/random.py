@@ -18,7 +18,7 @@ def _signed(word: int) -> int:
 
 def draw_stream(generator: torch.Generator | None = None) -> Tensor:
     """A seed and an odd increment, (2,) int64 on the CPU: all that a stream needs."""
-    stream = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, generator=generator)
+    stream = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device="cpu", generator=generator)
     # Mixed, because increments of few set bits make poor streams; odd, so that the stream visits every state.
     return torch.stack([stream[0], _mix(stream[1] ^ _signed(_GOLDEN_GAMMA)) | 1])
 
@@ -26,7 +26,7 @@ def draw_stream(generator: torch.Generator | None = None) -> Tensor:
 def words_of(stream: Tensor, count: int) -> Tensor:
     """The first `count` words of a stream, as int64, in torch operations."""
     seed, increment = stream.unbind()
-    return _mix(torch.arange(1, count + 1) * increment + seed)
+    return _mix(torch.arange(1, count + 1, device="cpu") * increment + seed)
 
 
 def _mix(z: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """`record_gates`: the gates of every LSTM inside a model, while it is used as usual."""
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.convert import adopt
+from g2lstm.nn.convert import adopt, why_not
 from g2lstm.nn.gates import Gates
 from g2lstm.nn.lstm import G2LSTM
 
@@ -46,6 +47,10 @@ def record_gates(model: nn.Module) -> Iterator[GateRecord]:
         print(record["encoder.lstm"][0].forget[0].mean())
     """
     layers = {name: m for name, m in model.named_modules() if isinstance(m, G2LSTM | nn.LSTM)}
+    for name in list(layers):
+        if (why := why_not(layers[name], nn.LSTM)) is not None:
+            warnings.warn(f"the gates of {name or 'the model'} are not recorded: {why}", stacklevel=3)
+            del layers[name]
     if not layers:
         raise G2Error(f"found no G2LSTM or torch.nn.LSTM inside {type(model).__name__}; there are no gates to record")
     record = GateRecord(list(layers))

@@ -55,12 +55,28 @@ def fused(
         weights = [w.map(Tensor.float) for w in weights]
         wide = fused(x.float(), h.float(), c.float(), weights, batch_sizes, layers)
         return LayerOutput(*(tensor.to(x.dtype) for tensor in wide))
+    if x.device.type == "cpu" and compiles_with_gradients():
+        return _fused_uncompiled(x, h, c, weights, batch_sizes, layers)
+    return _fused(x, h, c, weights, batch_sizes, layers)
+
+
+def compiles_with_gradients() -> bool:
+    """Whether `torch.compile` is at work with gradients on: it cannot trace oneDNN's fused LSTM then."""
+    return torch.compiler.is_compiling() and not torch.compiler.is_exporting() and torch.is_grad_enabled()
+
+
+def _fused(
+    x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Weights], batch_sizes: Tensor | None, layers: int
+) -> LayerOutput:
     flat = [tensor for w in weights for tensor in w.flat()]
     has_bias, bidirectional = weights[0].b_x is not None, len(weights) == 2 * layers
     train = torch.is_grad_enabled()  # without dropout the output is the same; cuDNN needs it to run backward
     if batch_sizes is None:
         return LayerOutput(*_VF.lstm(x, (h, c), flat, has_bias, layers, 0.0, train, bidirectional, False))
     return LayerOutput(*_VF.lstm(x, batch_sizes, (h, c), flat, has_bias, layers, 0.0, train, bidirectional))
+
+
+_fused_uncompiled = torch.compiler.disable(_fused)
 
 
 def _noise_columns(direction: int, directions: int, hidden: int, rule: GateRule, like: Tensor) -> Tensor:

@@ -191,6 +191,7 @@ void forward(const Layer& l, Real* gates, const Real* noise, const Real* w_h, co
   Panels<Real> recurrent(R, kGates * ceil_div(H, lanes));
   Panels<Real> projection(w_r ? H : 0, w_r ? ceil_div(R, lanes) : 0);
   Buffer<Real> unprojected(w_r ? l.batch * H : 0);  // o tanh(c), before W_hr makes it h
+  const int thread_limit = useful_threads(wanted_threads, l.batch * 4 * H * R);
   std::vector<const Real*> h_first(l.batch), c_first(l.batch), m_now(w_r ? l.batch : 0);
   for (int64_t r = 0; r < l.batch; ++r) {
     h_first[r] = h0 + r * R;
@@ -198,14 +199,17 @@ void forward(const Layer& l, Real* gates, const Real* noise, const Real* w_h, co
     if (w_r) m_now[r] = unprojected.data + r * H;
   }
 
-  in_parallel(useful_threads(wanted_threads, l.batch * 4 * H * R), [&](int thread, int threads) {
+  // Each thread's own, and made here: no exception may leave a parallel region.
+  std::vector<std::vector<const Real*>> h_rows(thread_limit, h_first), c_rows(thread_limit, c_first);
+
+  in_parallel(thread_limit, [&](int thread, int threads) {
     recurrent.pack_gates(w_h, H, share(recurrent.count, thread, threads));
     if (w_r) projection.pack_columns(w_r, R, 1, H, share(projection.count, thread, threads));
     barrier();
 
     const Part part = l.part(thread, threads, recurrent.bytes() + projection.bytes());
     const int64_t begin = part.sequences.begin;
-    std::vector<const Real*> h_before = h_first, c_before = c_first;
+    std::vector<const Real*>&h_before = h_rows[thread], &c_before = c_rows[thread];
     for (int64_t s = 0; s < l.steps; ++s) {
       const int64_t n = std::min(l.rows[s], part.sequences.end) - begin, at = l.offset[s] + begin;
       if (n <= 0) continue;  // also for all threads that share columns, who have the same sequences
@@ -266,9 +270,10 @@ void backward(const Layer& l, const Real* gates, const Real* cells, const Real* 
   Panels<Real> recurrent(4 * H, ceil_div(R, lanes));
   Panels<Real> projection(w_r ? R : 0, w_r ? ceil_div(H, lanes) : 0);
   Buffer<Real> d_m_data(w_r ? l.batch * H : 0);  // gradient of o tanh(c)
-  const std::vector<const Real*> no_rows(l.batch);
+  const int thread_limit = useful_threads(wanted_threads, l.batch * 4 * H * R);
+  std::vector<std::vector<const Real*>> thread_rows(thread_limit, std::vector<const Real*>(l.batch));
 
-  in_parallel(useful_threads(wanted_threads, l.batch * 4 * H * R), [&](int thread, int threads) {
+  in_parallel(thread_limit, [&](int thread, int threads) {
     recurrent.pack_columns(w_h, R, R, 1, share(recurrent.count, thread, threads));
     if (w_r) projection.pack_columns(w_r, H, H, 1, share(projection.count, thread, threads));
     barrier();
@@ -276,7 +281,7 @@ void backward(const Layer& l, const Real* gates, const Real* cells, const Real* 
     const Part part = l.part(thread, threads, recurrent.bytes() + projection.bytes());
     const Range mine = part.of(ceil_div(H, lanes)), mine_wide = part.of(ceil_div(R, lanes));
     const int64_t begin = part.sequences.begin;
-    std::vector<const Real*> rows = no_rows;
+    std::vector<const Real*>& rows = thread_rows[thread];
     for (int64_t s = l.steps - 1; s >= 0; --s) {
       const int64_t n = std::min(l.rows[s], part.sequences.end) - begin, at = l.offset[s] + begin;
       if (n <= 0) continue;

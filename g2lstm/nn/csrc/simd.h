@@ -40,7 +40,7 @@ template <> struct Simd<float> {
   typedef int32_t Integer __attribute__((vector_size(kVectorBytes)));
   static constexpr int lanes = kVectorBytes / 4;
   static constexpr int exponent_shift = 23, exponent_bias = 127;
-  static constexpr float largest_exponent = 88.0f;       // exp of it is finite, exp of its negative is normal
+  static constexpr float largest_exponent = 88.0f;       // exp of it is finite
 };
 template <> struct Simd<double> {
   typedef double Vector __attribute__((vector_size(kVectorBytes)));

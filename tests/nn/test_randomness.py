@@ -1,0 +1,126 @@
+"""What is random in a layer, where it comes from, and that nothing of it is used twice."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
+
+from g2lstm import G2LSTM, G2Error
+from g2lstm.nn import draw
+from tests.nn.layers import B, H, I, T, flat
+
+SMALL = {"num_layers": 2, "bidirectional": True}
+
+
+def test_every_call_layer_and_direction_drops_other_weights(monkeypatch):
+    drawn = []
+
+    def spy(probability):
+        drawn.append(draw.draw_drop(probability))
+        return drawn[-1]
+
+    monkeypatch.setattr("g2lstm.nn.lstm.draw_drop", spy)
+    layer = G2LSTM(H, H, **SMALL, weight_dropout=0.5)
+    layer(torch.randn(T, B, H))
+    layer(torch.randn(T, B, H))
+    masks = {tuple(draw.drop(torch.ones(4 * H, H), *one).flatten().tolist()) for one in drawn}
+    assert len(masks) == len(drawn) == 8
+
+
+def test_a_generator_decides_the_noise_of_all_layers_and_torchs_own_none():
+    layer, x = G2LSTM(I, H, **SMALL, dtype=torch.float64), torch.randn(T, B, I, dtype=torch.float64)
+    outputs = []
+    for seed, backend in enumerate(("reference", "stock", "native")):
+        torch.manual_seed(seed)
+        layer.backend = backend
+        outputs.append(layer(x, generator=torch.Generator().manual_seed(7))[0])
+    for out in outputs[1:]:
+        torch.testing.assert_close(out, outputs[0], rtol=1e-7, atol=1e-10)
+
+
+def test_dropout_between_layers_of_a_packed_sequence():
+    layer = G2LSTM(I, H, num_layers=2, dropout=0.9, method="sigmoid")
+    x = pack_sequence([torch.randn(5, I), torch.randn(3, I)])
+    assert not torch.equal(layer(x)[0].data, layer(x)[0].data)
+    assert torch.equal(layer.eval()(x)[0].data, layer(x)[0].data)
+
+
+def test_given_noise_gets_no_gradient():
+    noise = torch.randn(T, B, 2 * H, requires_grad=True)
+    for backend in ("native", "stock", "reference"):
+        G2LSTM(I, H, backend=backend)(torch.randn(T, B, I), noise=[noise])[0].sum().backward()
+    assert noise.grad is None
+
+
+def test_low_precision_noise_has_the_rate():
+    noise = draw.draw_noise((100_000,), rate=0.2, dtype=torch.bfloat16)
+    assert abs((noise != 0).float().mean().item() - 0.2) < 0.01
+
+
+@pytest.mark.parametrize("backend", ["auto", "stock"])
+def test_autocast_computes_what_evaluation_computes(backend):
+    layer, x = G2LSTM(I, H, **SMALL, backend=backend).eval(), torch.randn(T, B, I)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = flat(layer(x))
+    for a, b in zip(inside, flat(layer(x)), strict=True):
+        torch.testing.assert_close(a.float(), b, rtol=0.05, atol=0.02)
+    inside[0].float().square().sum().backward()
+    ours = [p.grad.clone() for p in layer.parameters()]
+    layer.zero_grad()
+    layer(x)[0].square().sum().backward()
+    for a, p in zip(ours, layer.parameters(), strict=True):
+        assert (a - p.grad).abs().max() <= 0.05 * p.grad.abs().max()
+
+
+def test_low_precision_gradients_are_those_of_float32():
+    layer = G2LSTM(I, H, backend="native", method="sigmoid", dtype=torch.bfloat16)
+    exact = G2LSTM(I, H, backend="reference", method="sigmoid")
+    exact.load_state_dict(layer.state_dict())
+    x = torch.randn(T, B, I, dtype=torch.bfloat16)
+    layer(x)[0].float().square().sum().backward()
+    exact(x.float())[0].square().sum().backward()
+    for ours, theirs in zip(layer.parameters(), exact.parameters(), strict=True):
+        assert (ours.grad.float() - theirs.grad).abs().max() <= 0.05 * theirs.grad.abs().max()
+
+
+def test_options_are_checked_whenever_they_are_set():
+    layer = G2LSTM(I, H)
+    layer.tau = 2
+    assert layer.tau == 2.0
+    assert G2LSTM(I, H, tau=np.float32(0.5)).tau == 0.5
+    for name, value in (("tau", -1.0), ("noise_rate", 7), ("eval_gate", "hrad"), ("backend", "cuda"), ("method", "x")):
+        before = getattr(layer, name)
+        with pytest.raises(G2Error, match=name):
+            setattr(layer, name, value)
+        assert getattr(layer, name) == before
+
+
+def test_a_default_device_does_not_matter():
+    layer, x = G2LSTM(I, H, weight_dropout=0.5), torch.randn(T, B, I)
+    with torch.device("meta"):
+        out, _ = layer(x, (torch.zeros(1, B, H, device="cpu"), torch.zeros(1, B, H, device="cpu")))
+    assert out.device.type == "cpu"
+
+
+def test_weight_dropout_next_to_one():
+    assert G2LSTM(I, H, weight_dropout=0.99999999999)(torch.randn(T, B, I))[0].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: m(PackedSequence(torch.randn(6, I), torch.tensor([3, 2, 1]).int())), "int64 batch_sizes"),
+        (lambda m: m(PackedSequence(torch.randn(7, I), torch.tensor([3, 2, 1]))), "sum to its 7 rows"),
+        (lambda m: m(torch.randn(T, B, I).numpy()), "must be a tensor or a PackedSequence, got ndarray"),
+        (lambda m: m(torch.zeros(T, B, I, dtype=torch.int64)), "floating-point numbers, got torch.int64"),
+        (lambda m: m(torch.randn(T, B, I), torch.zeros(1, B, H)), r"two tensors, \(h, c\), got Tensor"),
+        (
+            lambda m: m(torch.randn(T, B, I), (torch.zeros(1, B, H).double(), torch.zeros(1, B, H))),
+            "first state h is torch.float64, but the input is torch.float32",
+        ),
+        (lambda m: m(torch.randn(T, B, I), noise=[torch.full((T, B, 2 * H), -torch.inf)]), "must be finite"),
+    ],
+)
+def test_calls_that_cannot_be(call, message):
+    with pytest.raises(G2Error, match=message):
+        call(G2LSTM(I, H))
