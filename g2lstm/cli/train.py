@@ -100,7 +100,7 @@ def train(
         with Bar(*columns, console=error_console(), speed_estimate_period=120, disable=not is_main) as bar:
             progress = start(chosen, folder, BarObserver(bar), resume=resume, data_dir=data_dir)
     except Interrupted as interrupted:
-        error_console().print(f"{interrupted}; go on with: g2lstm train {recipe} --out {folder} --resume")
+        error_console().print(f"{interrupted}; go on with: g2lstm train {folder}/recipe.toml --out {folder} --resume")
         raise typer.Exit(130) from None
     if not is_main:
         return
