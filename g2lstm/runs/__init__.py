@@ -1,0 +1,1 @@
+"""The run directory: what training writes and every other command reads."""

@@ -1,0 +1,164 @@
+"""`RunDirectory`: the files of one training run, each written under a temporary name and renamed; none is pickled."""
+
+import fcntl
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import safetensors
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from g2lstm.config import Recipe, load_recipe, recipe_hash, recipe_to_toml
+from g2lstm.data.cache import write_atomically
+from g2lstm.data.tokenize import Tokenizer
+from g2lstm.errors import G2Error
+
+VERSION = 1  # of the layout and of the tensors' names; a reader refuses a newer one
+
+
+class RunDirectory:
+    """One run on disk.
+
+    Args:
+        path: the folder. `create` makes a new one, `open` an existing one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe_file = path / "recipe.toml"
+        self.tokenizer_file = path / "tokenizer.json"
+        self.model_file = path / "model.safetensors"
+        self.metrics_file = path / "metrics.jsonl"
+        self.result_file = path / "result.json"
+        self.checkpoints = path / "checkpoints"
+        self.events = path / "events"
+
+    @classmethod
+    def create(cls, path: Path, recipe: Recipe, tokenizer: Tokenizer) -> "RunDirectory":
+        """A new run; refuses a folder that holds one already."""
+        run = cls(path)
+        if run.recipe_file.exists():
+            raise G2Error(
+                f"{path} holds a run already; go on with it by --resume, or choose another folder with --out"
+            )
+        if path.exists() and (not path.is_dir() or any(item.name != ".lock" for item in path.iterdir())):
+            raise G2Error(f"{path} exists and is not an empty folder; choose another with --out")
+        tokenizer.save(run.tokenizer_file)
+        run._write(run.recipe_file, recipe_to_toml(recipe).encode())
+        return run
+
+    @classmethod
+    def open(cls, path: Path, *, task: str | None = None) -> "RunDirectory":
+        """An existing run, checked as far as can be without reading its weights.
+
+        Args:
+            path: the folder.
+            task: refuse a run of another task.
+        """
+        run = cls(path)
+        if not run.recipe_file.is_file():
+            what = "does not exist" if not path.exists() else "holds no recipe.toml"
+            raise G2Error(f"{path} is not a run directory: it {what}; `g2lstm train RECIPE --out {path}` makes one")
+        if task is not None and run.recipe.task != task:
+            raise G2Error(f"{path} is a run of task {run.recipe.task!r}, and this needs one of task {task!r}")
+        return run
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe, complete."""
+        return load_recipe(self.recipe_file)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that the model was trained with."""
+        if not self.tokenizer_file.is_file():
+            raise G2Error(f"{self.path} holds no tokenizer.json; it is incomplete, train it anew")
+        return Tokenizer.load(self.tokenizer_file)
+
+    def save_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Writes the model's weights, those of the best validation so far."""
+        metadata = {"format": "g2lstm", "version": str(VERSION), "task": self.recipe.task}
+        plain = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+        self._write(self.model_file, save(plain, metadata))
+
+    def load_weights(self) -> dict[str, Tensor]:
+        """Reads the weights; a broken or newer file is an error that says so."""
+        if not self.model_file.is_file():
+            raise G2Error(f"{self.path} holds no trained model yet; train it with `g2lstm train ... --resume`")
+        try:
+            with safetensors.safe_open(self.model_file, framework="pt") as file:
+                metadata = file.metadata() or {}
+            weights = load_file(self.model_file)
+        except (safetensors.SafetensorError, OSError) as error:
+            raise G2Error(f"{self.model_file} cannot be read: {error}; it is broken, restore or retrain it") from None
+        version = metadata.get("version", "")
+        if metadata.get("format") != "g2lstm" or not version.isdigit():
+            raise G2Error(f"{self.model_file} was not written by g2lstm")
+        if int(version) > VERSION:
+            raise G2Error(
+                f"{self.model_file} is of version {version}, this g2lstm reads up to {VERSION}; install a newer g2lstm"
+            )
+        return weights
+
+    def append_metrics(self, values: Mapping[str, Any]) -> None:
+        """One line of metrics.jsonl."""
+        with self.metrics_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All lines of metrics.jsonl; a last line that a crash cut short is left out."""
+        if not self.metrics_file.is_file():
+            return []
+        lines = []
+        for text in self.metrics_file.read_text(encoding="utf-8").splitlines():
+            try:
+                lines.append(json.loads(text))
+            except json.JSONDecodeError:
+                continue
+        return lines
+
+    def results(self) -> list[dict[str, Any]]:
+        """The scores so far, each with its signature."""
+        if not self.result_file.is_file():
+            return []
+        try:
+            scores = json.loads(self.result_file.read_text(encoding="utf-8"))["scores"]
+        except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError):
+            raise G2Error(f"{self.result_file} cannot be read; delete it, and evaluate anew") from None
+        if not isinstance(scores, list):
+            raise G2Error(f"{self.result_file} holds no list of scores; delete it, and evaluate anew")
+        return scores
+
+    def add_result(self, result: Mapping[str, Any]) -> None:
+        """Adds a score; one with the same signature is replaced."""
+        kept = [score for score in self.results() if score.get("signature") != result["signature"]]
+        self._write(self.result_file, json.dumps({"scores": [*kept, dict(result)]}, indent=2).encode())
+
+    def signature(self, **facts: object) -> str:
+        """What a score rests on: versions, recipe, seed, data, and how it was computed."""
+        import torch
+
+        from g2lstm.version import __version__
+
+        recipe = self.recipe
+        base = {"recipe": recipe_hash(recipe), "seed": recipe.train.seed}
+        versions = {"g2lstm": __version__, "torch": torch.__version__}
+        return "|".join(f"{key}:{value}" for key, value in (base | facts | versions).items())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps a second process out while this one trains; the system lets go of the lock if it dies."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise G2Error(f"another process is training in {self.path}; wait for it, or choose --out") from None
+            yield
+
+    def _write(self, path: Path, content: bytes) -> None:
+        with write_atomically(path) as file:
+            file.write(content)
