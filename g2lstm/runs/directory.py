@@ -41,9 +41,7 @@ class RunDirectory:
         """A new run; refuses a folder that holds one already."""
         run = cls(path)
         if run.recipe_file.exists():
-            raise G2Error(
-                f"{path} holds a run already; go on with it by --resume, or choose another folder with --out"
-            )
+            raise G2Error(f"{path} holds a run already; go on with it by --resume, or choose another folder with --out")
         if path.exists() and (not path.is_dir() or any(item.name != ".lock" for item in path.iterdir())):
             raise G2Error(f"{path} exists and is not an empty folder; choose another with --out")
         tokenizer.save(run.tokenizer_file)

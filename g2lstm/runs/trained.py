@@ -39,9 +39,7 @@ class TrainedLanguageModel:
         ids = [token for line in text.splitlines() for token in (*self.tokenizer.encode(line), self.tokenizer.eos_id)]
         return self.score(torch.tensor(ids), cache=cache, eval_gate=eval_gate).perplexity
 
-    def score(
-        self, tokens: torch.Tensor, *, cache: CacheSettings | None = None, eval_gate: str | None = None
-    ) -> Score:
+    def score(self, tokens: torch.Tensor, *, cache: CacheSettings | None = None, eval_gate: str | None = None) -> Score:
         """Of a stream of token ids, with or without the cache pointer."""
         if cache is None:
             return perplexity(self.model, tokens, eval_gate=eval_gate)
