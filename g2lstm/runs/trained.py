@@ -100,7 +100,7 @@ def load(run_dir: str | Path) -> TrainedLanguageModel:
         wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
         raise G2Error(
             f"{run.model_file} does not fit recipe.toml and tokenizer.json beside it: {wrong[0]} has shape "
-            f"{found.get(wrong[0], 'none')}, expected {expected.get(wrong[0], 'none')}; the run is incomplete or mixed up"
+            f"{found.get(wrong[0], 'none')}, expected {expected.get(wrong[0], 'none')}; the run is mixed up"
         )
     model.load_state_dict(weights)
     return TrainedLanguageModel(run, recipe, tokenizer, model.eval())
