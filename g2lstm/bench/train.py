@@ -14,9 +14,17 @@ from g2lstm.lm.model import LanguageModel
 from g2lstm.lm.objective import activation_regulariser, temporal_regulariser, training_loss
 from g2lstm.nn.dropout import locked_dropout, word_dropout
 
-VOCABULARY, EMBEDDING, HIDDEN, LAYERS, BATCH, STEPS = 10_000, 400, 1150, 3, 20, 70
+LAYERS, BATCH, STEPS = 3, 20, 70
 PEER = "torch.nn.LSTM"
 CONTESTANTS = (PEER, "g2lstm", "g2lstm, reference")
+
+
+class Size(NamedTuple):
+    """Of a model; the paper's for Penn Treebank has 24M parameters."""
+
+    vocabulary: int = 10_000
+    embedding: int = 400
+    hidden: int = 1150
 
 
 class Row(NamedTuple):
@@ -33,16 +41,16 @@ class Row(NamedTuple):
 class PlainAwdLstm(nn.Module):
     """The AWD-LSTM as its authors built it: `nn.LSTM`, a dropped copy of the recurrent weights, all logits at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: Size) -> None:
         super().__init__()
-        widths = [EMBEDDING, *[HIDDEN] * (LAYERS - 1), EMBEDDING]
-        self.embedding = nn.Embedding(VOCABULARY, EMBEDDING)
+        widths = [size.embedding, *[size.hidden] * (LAYERS - 1), size.embedding]
+        self.embedding = nn.Embedding(size.vocabulary, size.embedding)
         self.layers = nn.ModuleList(nn.LSTM(a, b) for a, b in pairwise(widths))
-        self.bias = nn.Parameter(torch.zeros(VOCABULARY))
+        self.bias = nn.Parameter(torch.zeros(size.vocabulary))
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """tokens, targets: (T, B) to the loss with its regularisers."""
-        x = locked_dropout(word_dropout(self.embedding(tokens), tokens, VOCABULARY, 0.1), 0.4)
+        x = locked_dropout(word_dropout(self.embedding(tokens), tokens, len(self.bias), 0.1), 0.4)
         raw = x
         for index, layer in enumerate(self.layers):
             dropped = F.dropout(layer.get_parameter("weight_hh_l0"), 0.5)
@@ -55,8 +63,8 @@ class PlainAwdLstm(nn.Module):
 
 def measure(rounds: int = 7) -> Iterator[Row]:
     """Yields a line for each contestant."""
-    memory = {name: peak_memory(train_steps, (name, 2), (name, 3)) for name in CONTESTANTS}
-    seconds = interleaved({name: training_step(name) for name in CONTESTANTS}, rounds)
+    memory = {name: peak_memory(train_steps, (name, Size(50, 8, 8)), (name, Size())) for name in CONTESTANTS}
+    seconds = interleaved({name: training_step(name, Size()) for name in CONTESTANTS}, rounds)
     for name, times in seconds.items():
         middle, megabytes, theirs = statistics.median(times), memory[name], memory[PEER]
         memory_ratio = megabytes / theirs if megabytes and theirs else None
@@ -64,12 +72,12 @@ def measure(rounds: int = 7) -> Iterator[Row]:
         yield Row(name, middle * 1e3, ratio, STEPS * BATCH / middle, megabytes, memory_ratio)
 
 
-def training_step(name: str, steps: int = STEPS) -> Callable[[], None]:
-    """Forward and backward of the 24M model on random tokens."""
+def training_step(name: str, size: Size) -> Callable[[], None]:
+    """Forward and backward of a model on random tokens."""
     torch.manual_seed(0)
-    tokens, targets = torch.randint(VOCABULARY, (2, steps, BATCH))
+    tokens, targets = torch.randint(size.vocabulary, (2, STEPS, BATCH))
     if name == PEER:
-        peer = PlainAwdLstm()
+        peer = PlainAwdLstm(size)
 
         def step() -> None:
             peer.zero_grad()
@@ -77,7 +85,7 @@ def training_step(name: str, steps: int = STEPS) -> Callable[[], None]:
 
         return step
     backend = "reference" if "reference" in name else "auto"
-    model = LanguageModel(VOCABULARY, EMBEDDING, HIDDEN, LAYERS, method="gumbel", backend=backend)
+    model = LanguageModel(*size, LAYERS, method="gumbel", backend=backend)
 
     def our_step() -> None:
         model.zero_grad()
@@ -87,8 +95,8 @@ def training_step(name: str, steps: int = STEPS) -> Callable[[], None]:
     return our_step
 
 
-def train_steps(name: str, count: int) -> None:
-    """A few steps, for the measurement of memory; fewer than three are a warm-up on short windows."""
-    step = training_step(name, STEPS if count > 2 else 2)
-    for _ in range(count):
+def train_steps(name: str, size: Size) -> None:
+    """A few steps, for the measurement of memory."""
+    step = training_step(name, size)
+    for _ in range(3):
         step()
