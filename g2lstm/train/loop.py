@@ -2,6 +2,7 @@
 
 import math
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -282,6 +283,9 @@ class Trainer:
     @contextmanager
     def _signals_noted(self) -> Iterator[None]:
         """Ctrl-C and termination are noted, and heeded after the update that is under way; a second one at once."""
+        if threading.current_thread() is not threading.main_thread():  # only that one may handle signals
+            yield
+            return
 
         def note(number: int, _frame: FrameType | None) -> None:
             if self._interrupted:

@@ -1,5 +1,7 @@
 """From a recipe to a trained run directory: data, tokenizer, model, loop."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -31,7 +33,22 @@ def train(
         resume: go on with the run in `out`; one that has not begun is begun.
         data_dir: a folder that holds the named data sets.
     """
-    torch.set_flush_denormal(True)  # before any thread starts: they inherit it
+    with _denormals_flushed():
+        return _train(recipe, out, observer, resume, data_dir)
+
+
+@contextmanager
+def _denormals_flushed() -> Iterator[None]:
+    """Denormal numbers are zero in this thread, and in those that it starts; at the end, the setting is as before."""
+    was_on = (torch.tensor([1e-310], dtype=torch.float64) * 1.0).item() == 0.0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(was_on)
+
+
+def _train(recipe: Recipe, out: Path, observer: Observer, resume: bool, data_dir: Path | None) -> Progress:
     # Accelerate joins processes on CPUs only if it is told that CPUs are meant.
     accelerator = Accelerator(
         cpu=not torch.accelerator.is_available(), mixed_precision="bf16" if recipe.train.precision == "bf16" else "no"
