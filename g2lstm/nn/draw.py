@@ -52,7 +52,7 @@ class Drop(NamedTuple):
 def draw_drop(probability: float) -> Drop:
     """A fresh choice: each weight is zero with this probability, the others grow to keep the mean.
 
-    For weights on the CPU, where `torch.nn.functional.dropout` draws its numbers one by one, ten times as long.
+    For weights on the CPU, where `torch.nn.functional.dropout` draws one number at a time, five times as long.
     """
     return Drop(draw_stream(), probability)
 
