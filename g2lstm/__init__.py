@@ -11,13 +11,14 @@ from g2lstm.nn.record import GateRecord, record_gates
 from g2lstm.version import __version__
 
 if TYPE_CHECKING:
-    from g2lstm.runs.trained import TrainedLanguageModel
+    from g2lstm.runs.language import TrainedLanguageModel
+    from g2lstm.runs.translation import TrainedTranslationModel
 
 __all__ = ["G2LSTM", "G2Error", "GateRecord", "Gates", "__version__", "convert_", "freeze_", "load", "record_gates"]
 
 
-def load(run_dir: str | Path) -> "TrainedLanguageModel":
-    """A trained model with its tokenizer, from a run directory: `.perplexity`, `.generate`."""
+def load(run_dir: str | Path) -> "TrainedLanguageModel | TrainedTranslationModel":
+    """A trained model with its tokenizer, from a run directory: `.perplexity` and `.generate`, or `.translate`."""
     from g2lstm.runs import trained  # what it needs is heavy, and not needed for the layer alone
 
     return trained.load(run_dir)

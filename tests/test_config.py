@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from g2lstm.config import LmRecipe, load_recipe, parse_recipe, recipe_hash, recipe_to_toml, shipped_recipes
+from g2lstm.config import MtRecipe, load_recipe, parse_recipe, recipe_hash, recipe_to_toml, shipped_recipes
 from g2lstm.config.overrides import apply_overrides, parse_value
 from g2lstm.config.problems import dotted_keys
-from g2lstm.config.sections import AdamW, GateSection, NtAsgd
+from g2lstm.config.sections import AdaDelta, AdamW, GateSection, NtAsgd
 from g2lstm.data import registry
 from g2lstm.errors import G2Error
 from g2lstm.nn.checks import METHODS
@@ -50,18 +50,55 @@ def test_the_temperature_is_the_methods_unless_given(method: str, tau: float) ->
 def test_shipped_recipes_are_complete_and_say_what_they_are() -> None:
     assert [recipe.name for recipe in shipped_recipes()] == [
         "embedded",
+        "embedded-mt",
+        "iwslt14",
+        "iwslt14-small",
+        "multi30k-small",
         "ptb",
         "ptb-finetune",
         "ptb-small",
         "wikitext-2",
+        "wmt14",
     ]
     for shipped in shipped_recipes():
         assert shipped.summary.endswith(".")
         recipe = load_recipe(shipped.name)
-        assert recipe.task == "lm"
-        assert recipe.data.name in registry.DATA_SETS
+        assert recipe.data.name is not None
+        assert registry.data_set(recipe.data.name).task == recipe.task
         for method in METHODS:
             assert load_recipe(shipped.name, [f"model.method={method}"]).model.method == method
+
+
+def test_the_translation_recipes_are_the_papers() -> None:
+    small, large = load_recipe("iwslt14"), load_recipe("wmt14")
+    for recipe, embedding, hidden, layers, batch, vocabulary in (
+        (small, 256, 256, 2, 32, 25_000),
+        (large, 512, 1024, 3, 64, 30_000),
+    ):
+        assert isinstance(recipe, MtRecipe)
+        assert (recipe.model.embedding, recipe.model.hidden, recipe.model.layers) == (embedding, hidden, layers)
+        assert (recipe.train.batch_size, recipe.data.vocabulary) == (batch, vocabulary)
+        assert recipe.train.optimizer == AdaDelta()
+        assert (recipe.train.clip, recipe.data.max_length, recipe.model.tau, recipe.evaluate.beam) == (2.0, 64, 0.9, 5)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["data.target=de"], 'data.target = "de": the target must be another language than the source'),
+        (["data.source=../x"], "data.source"),
+        (["train.batch_tokens=100"], "give either train.batch_size or train.batch_tokens, and not both"),
+        (["train.batch_size="], "give either train.batch_size or train.batch_tokens, and not both"),
+        (["model.tied=all"], 'model: model.tied = "all" needs one vocabulary for both sides: set data.joint = true'),
+        (["data.name=ptb"], "this data set is plain text; translation needs one of sentence pairs"),
+        (["data.tokenizer=bpe", "data.vocabulary=9"], 'the tokenizer "bpe" needs a vocabulary of at least'),
+        (["model.hiden=3"], "model.hiden is not a key; did you mean model.hidden?"),
+    ],
+)
+def test_mistakes_in_a_translation_recipe(overrides: list[str], line: str) -> None:
+    with pytest.raises(G2Error) as caught:
+        load_recipe("embedded-mt", overrides)
+    assert line in str(caught.value)
 
 
 def test_the_recipe_called_ptb_is_the_papers() -> None:
@@ -81,8 +118,9 @@ def test_a_recipe_written_out_is_the_same_recipe(name: str, tmp_path: Path) -> N
     assert again == recipe
     assert recipe_hash(again) == recipe_hash(recipe)
     optional = {"data.path", "data.name", "data.vocabulary", "train.epochs", "train.minutes", "train.finetune_from"}
+    optional |= {"train.patience", "train.batch_size", "train.batch_tokens", "model.decoder_layers"}
     written = tomllib.loads(recipe_to_toml(recipe))
-    for key in dotted_keys(LmRecipe):
+    for key in dotted_keys(type(recipe)):
         if key not in optional and not key.startswith("train.optimizer."):
             found: Any = written
             for part in key.split("."):
@@ -132,7 +170,7 @@ def test_a_recipe_does_not_change() -> None:
         ("model=3", "model = 3: must be a section with keys of its own"),
         ("train=3", "train = 3: must be a section with keys of its own"),
         ("task=mt2", "task = 'mt2': must be \"lm\""),
-        ("task=", 'task is missing: must be "lm"'),
+        ("task=", 'task is missing: must be "lm" or "mt"'),
         ("train.epochs=", "train.minutes: give train.epochs or train.minutes or both, so that training has an end"),
         ("data.name=", "data.path: give either data.name or data.path, and not both"),
         (
@@ -196,7 +234,7 @@ def test_all_mistakes_at_once() -> None:
 def test_mistakes_are_told_when_the_task_is_one_of_them() -> None:
     lines = message("task=", "model.hidden=0").splitlines()
     assert [line.strip() for line in lines[1:]] == [
-        'task is missing: must be "lm"',
+        'task is missing: must be "lm" or "mt"',
         "model.hidden = 0: must be a whole number, at least 1",
     ]
 
@@ -291,7 +329,7 @@ def test_names_of_recipes() -> None:
     ):
         load_recipe("ptb-smal")
     with pytest.raises(
-        G2Error, match="neither a file nor a shipped recipe; Shipped are: embedded, ptb, ptb-finetune, "
+        G2Error, match="neither a file nor a shipped recipe; Shipped are: embedded, embedded-mt, iwslt14, "
     ):
         load_recipe("some/where/my.toml")
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from g2lstm.bench.measure import peak_memory
-from g2lstm.config import parse_recipe
+from g2lstm.config import LmRecipe
 from g2lstm.data.corpus import prepare_stream, prepare_tokenizer
 from g2lstm.runs.models import build_language_model
 from g2lstm.train.lm import LanguageModelTask
@@ -68,7 +68,7 @@ def prepare_and_train(folder: Path, text: str, windows: int) -> None:
         "model": {"embedding": 32, "hidden": 32, "layers": 1},
         "train": {"epochs": 1, "batch_size": 8, "bptt": 35},
     }
-    recipe = parse_recipe(tables)
+    recipe = LmRecipe.model_validate(tables)
     model = build_language_model(recipe, len(tokenizer))
     task = LanguageModelTask(recipe, model, stream, stream)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)

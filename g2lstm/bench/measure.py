@@ -1,6 +1,7 @@
 """How things are measured: interleaved rounds for time, a process of its own for memory."""
 
 import multiprocessing
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+_RETURN_BLOCKS = "MALLOC_MMAP_THRESHOLD_"  # set at all, it stops being adapted
 
 
 def interleaved(jobs: Mapping[str, Callable[[], Any]], rounds: int, fill: float = 2.0) -> dict[str, list[float]]:
@@ -48,8 +51,9 @@ def gemm_peak(size: int = 2048, rounds: int = 7) -> float:
 def peak_memory(function: Callable[..., Any], warm_up: tuple[Any, ...], arguments: tuple[Any, ...]) -> float | None:
     """Megabytes by which resident memory rose at most while `function(*arguments)` ran in a fresh process.
 
-    Before that `function(*warm_up)` runs once, uncounted: it loads libraries and starts threads. None where the system
-    has no /proc.
+    Before that `function(*warm_up)` runs once, uncounted: it loads libraries and starts threads. In that process glibc
+    hands every large block back to the system as soon as it is freed; by default it keeps some, as its heuristics have
+    it, and the same program's peak varies by a tenth from run to run. None where the system has no /proc.
     """
     if not Path("/proc/self/clear_refs").exists():
         return None
@@ -58,7 +62,15 @@ def peak_memory(function: Callable[..., Any], warm_up: tuple[Any, ...], argument
     process = context.Process(
         target=_measure_peak, args=(sender, torch.get_num_threads(), function, warm_up, arguments)
     )
-    process.start()
+    before = os.environ.get(_RETURN_BLOCKS)
+    os.environ[_RETURN_BLOCKS] = str(128 * 1024)
+    try:
+        process.start()
+    finally:
+        if before is None:
+            del os.environ[_RETURN_BLOCKS]
+        else:
+            os.environ[_RETURN_BLOCKS] = before
     sender.close()
     try:
         peak: float = receiver.recv()

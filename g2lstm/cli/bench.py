@@ -9,9 +9,11 @@ from rich.progress import Progress
 from rich.table import Table
 
 from g2lstm.bench import layer as layer_bench
-from g2lstm.cli.options import Json
+from g2lstm.cli.options import DataDir, Json, Run
 from g2lstm.cli.output import console, error_console, progress_columns
 from g2lstm.errors import G2Error
+
+TaskName = Annotated[str, typer.Option("--task", help="lm or mt.")]
 
 app = typer.Typer(help="Measure speed and memory against named peers, interleaved in one run.", no_args_is_help=True)
 
@@ -63,18 +65,22 @@ def layer(
 
 @app.command()
 def train(
+    task: TaskName = "lm",
     rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds at least; medians are shown.")] = 7,
     as_json: Json = False,
 ) -> None:
-    """A training step of the paper's 24M language model against the same model on torch.nn.LSTM."""
+    """A training step of the paper's models: lm, the 24M one against torch.nn.LSTM; mt, IWSLT'14's against loops."""
+    if _checked(task) == "mt":
+        _train_mt(rounds, as_json)
+        return
     from g2lstm.bench import train as train_bench
 
     rows = []
     with Progress(*progress_columns(), console=error_console(), transient=True) as progress:
-        task = progress.add_task("measuring", total=len(train_bench.CONTESTANTS))
+        bar = progress.add_task("measuring", total=len(train_bench.CONTESTANTS))
         for row in train_bench.measure(rounds):
             rows.append(row)
-            progress.advance(task)
+            progress.advance(bar)
     if as_json:
         print(json.dumps({"threads": torch.get_num_threads(), "rows": [row._asdict() for row in rows]}))
         return
@@ -87,6 +93,51 @@ def train(
         memory = ("", "") if row.megabytes is None else (f"{row.megabytes:.0f}", f"{row.memory_ratio:.2f}")
         table.add_row(row.name, f"{row.milliseconds:.0f}", f"{row.ratio:.2f}", f"{row.tokens_per_second:,.0f}", *memory)
     console().print(table)
+
+
+def _train_mt(rounds: int, as_json: bool) -> None:
+    from g2lstm.bench import train_mt
+
+    rows = list(train_mt.measure(rounds))
+    threads = torch.get_num_threads()
+    if as_json:
+        print(json.dumps({"threads": threads, "rows": [row._asdict() for row in rows]}))
+        return
+    title = f"IWSLT'14 model, batch {train_mt.BATCH}, gumbel, {threads} threads, median of {rounds} rounds or more"
+    table = Table("decoder", "ms", "times ours", "tokens/s", title=title)
+    for row in rows:
+        table.add_row(row.name, f"{row.milliseconds:.0f}", f"{row.ratio:.2f}", f"{row.tokens_per_second:,.0f}")
+    console().print(table)
+
+
+@app.command()
+def infer(
+    run: Run,
+    task: TaskName = "mt",
+    split: Annotated[str, typer.Option(help="valid, test or train.")] = "test",
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """How many sentences a second a trained translation model translates."""
+    if _checked(task) != "mt":
+        raise G2Error("only --task mt can be measured so far")
+    from g2lstm.bench import infer_mt
+
+    rows = list(infer_mt.measure(run, data_dir, split))
+    threads = torch.get_num_threads()
+    if as_json:
+        print(json.dumps({"threads": threads, "rows": [row._asdict() for row in rows]}))
+        return
+    table = Table("search", "sentences", "seconds", "sentences/s", title=f"{run}, {split}, {threads} threads")
+    for row in rows:
+        table.add_row(row.name, f"{row.sentences:,}", f"{row.seconds:.2f}", f"{row.sentences_per_second:.0f}")
+    console().print(table)
+
+
+def _checked(task: str) -> str:
+    if task not in ("lm", "mt"):
+        raise G2Error(f"--task must be lm or mt, got {task!r}")
+    return task
 
 
 @app.command()

@@ -21,8 +21,8 @@ def generate(
 
     Example: `g2lstm generate runs/ptb-small --prompt "the company said" --temperature 0.8`
     """
-    from g2lstm.runs.trained import load
+    from g2lstm.runs.trained import load_language_model
 
-    trained = load(run)
+    trained = load_language_model(run)
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     print(trained.generate(prompt, tokens=tokens, allow_unknown=allow_unknown, **options))  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from g2lstm.cli import bench, data, demo, evaluate, generate, info, train
+from g2lstm.cli import bench, data, demo, evaluate, generate, info, train, translate
 from g2lstm.errors import G2Error
 from g2lstm.version import __version__
 
@@ -20,6 +20,7 @@ app.add_typer(data.app, name="data")
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command("generate")(generate.generate)
+app.command("translate")(translate.translate)
 app.command("info")(info.info)
 app.add_typer(bench.app, name="bench")
 

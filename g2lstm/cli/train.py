@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,6 +32,7 @@ class BarObserver:
 
     def on_step(self, progress: "Progress", share: float, values: dict[str, float]) -> None:
         """Moves the bar; the loss shown is a running mean."""
+        self.bar.start()  # not before there is something to show: an error should stand alone
         loss = values["loss"]
         self._smooth = loss if self._smooth is None else 0.98 * self._smooth + 0.02 * loss
         rate = progress.tokens / max(progress.seconds - progress.validation_seconds, 1e-9)
@@ -50,9 +52,9 @@ class BarObserver:
             )
 
     def on_validation(self, progress: "Progress", validation: "Validation", is_best: bool) -> None:
-        """One line: perplexity, and how binary the gates are."""
+        """One line: the scores, and how binary the gates are."""
         gates = [value for name, value in validation.scores.items() if name.startswith("saturation/")]
-        text = f"epoch {progress.epoch}: validation perplexity {validation.scores['perplexity']:.2f}"
+        text = f"epoch {progress.epoch}: validation {_shown(validation.scores)}"
         if gates:
             text += f", {sum(gates) / len(gates):.0%} of i and f beyond 0.1/0.9"
         self.bar.console.print(text + (" (best)" if is_best else ""), highlight=False)
@@ -60,6 +62,17 @@ class BarObserver:
     def on_message(self, message: str) -> None:
         """As it is."""
         self.bar.console.print(message, highlight=False)
+
+
+def _stop(bar: Bar) -> None:
+    if bar.live.is_started:  # else it would print an empty line
+        bar.stop()
+
+
+def _shown(scores: Mapping[str, float]) -> str:
+    """BLEU if there is one, and perplexity."""
+    bleu = f"BLEU {scores['bleu']:.2f}, " if "bleu" in scores else ""
+    return f"{bleu}perplexity {scores['perplexity']:.2f}"
 
 
 def train(
@@ -96,14 +109,17 @@ def train(
         TimeRemainingColumn(),
     )
     is_main = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun or accelerate started
+    bar = Bar(*columns, console=error_console(), speed_estimate_period=120, disable=not is_main)
     try:
-        with Bar(*columns, console=error_console(), speed_estimate_period=120, disable=not is_main) as bar:
-            progress = start(chosen, folder, BarObserver(bar), resume=resume, data_dir=data_dir)
+        progress = start(chosen, folder, BarObserver(bar), resume=resume, data_dir=data_dir)
     except Interrupted as interrupted:
+        _stop(bar)
         error_console().print(f"{interrupted}; go on with: g2lstm train {folder}/recipe.toml --out {folder} --resume")
         raise typer.Exit(130) from None
+    finally:
+        _stop(bar)
     if not is_main:
         return
-    best = math.exp(progress.best)
-    console().print(f"{folder}: best validation perplexity {best:.2f} after {progress.seconds / 60:.1f} minutes")
+    best = _shown(progress.best_scores)
+    console().print(f"{folder}: best validation {best} after {progress.seconds / 60:.1f} minutes", highlight=False)
     console().print(f"next: g2lstm eval {folder} --split test", highlight=False)

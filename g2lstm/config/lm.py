@@ -103,6 +103,7 @@ class LmTrain(TrainSection):
     """How to train a language model.
 
     Attributes:
+        batch_size: columns of text, over all processes together.
         bptt: length of a window, in tokens.
         bptt_deviation: standard deviation of that length.
         bptt_half_probability: how often the mean length is half as long.
@@ -111,6 +112,7 @@ class LmTrain(TrainSection):
         temporal_regularisation: weight of the squared change of those outputs from step to step (beta).
     """
 
+    batch_size: Count = 20
     bptt: Count = 70
     bptt_deviation: NonNegative = 5.0
     bptt_half_probability: Share = 0.05

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple, TypeAlias
 from pydantic import ValidationError
 
 from g2lstm.config.lm import LmRecipe
+from g2lstm.config.mt import MtRecipe
 from g2lstm.config.overrides import apply_overrides
 from g2lstm.config.problems import problems_of
 from g2lstm.errors import G2Error
 
-Recipe: TypeAlias = LmRecipe  # a union once there is a second task
-_TASKS: dict[str, type[Recipe]] = {"lm": LmRecipe}
+Recipe: TypeAlias = LmRecipe | MtRecipe
+_TASKS: dict[str, type[LmRecipe] | type[MtRecipe]] = {"lm": LmRecipe, "mt": MtRecipe}
 
 
 class ShippedRecipe(NamedTuple):

@@ -35,7 +35,7 @@ def _problem(detail: Mapping[str, Any], recipe: type[BaseModel]) -> str:
             return f"{key} is missing: must be {_allowed(kind)}"
         case "value_error":
             reason = str(detail["ctx"]["error"])
-            return f"{key}: {reason}" if detail["input"] is None else f"{got}: {reason}"
+            return f"{key}: {reason}" if isinstance(detail["input"], Mapping | None) else f"{got}: {reason}"
         case "union_tag_invalid" | "union_tag_not_found":
             tag = detail["ctx"]["discriminator"].strip("'")
             names = [_allowed(member.model_fields[tag].annotation) for member in _sections(kind)]

@@ -86,27 +86,45 @@ class NtAsgd(Section):
     start: Literal["sgd", "asgd"] = "sgd"
 
 
+class AdaDelta(Section):
+    """AdaDelta, which needs no learning rate: the paper's for translation.
+
+    Attributes:
+        name: which optimizer this is.
+        lr: what its updates are multiplied by.
+        rho: decay of the means of squares.
+        epsilon: added under the roots.
+        weight_decay: added to the gradient.
+    """
+
+    name: Literal["adadelta"] = "adadelta"
+    lr: Positive = 1.0
+    rho: DropProbability = 0.95
+    epsilon: Positive = 1e-6
+    weight_decay: NonNegative = 0.0
+
+
 class TrainSection(Section):
     """How to train, whatever the task.
 
     Attributes:
-        optimizer: "adamw" or "ntasgd" under `name`, with its settings.
+        optimizer: "adamw", "ntasgd" or "adadelta" under `name`, with its settings.
         epochs: passes over the training data at most.
         minutes: wall-clock budget that the schedule is fitted to; with epochs given too, whichever ends first.
         seed: of everything random.
-        batch_size: over all processes together.
         clip: norm that gradients are clipped to; 0 for no clipping.
+        patience: stop after so many validations without a better one; never if not given.
         checkpoint_minutes: how often the state is saved between validations.
         precision: "fp32" or "bf16".
         finetune_from: a run directory whose weights training starts from.
     """
 
-    optimizer: AdamW | NtAsgd = Field(default_factory=NtAsgd, discriminator="name")
+    optimizer: AdamW | NtAsgd | AdaDelta = Field(default_factory=NtAsgd, discriminator="name")
     epochs: Count | None = None
     minutes: Positive | None = Field(default=None, validate_default=True)
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
-    batch_size: Count = 20
     clip: NonNegative = 0.25
+    patience: Count | None = None
     checkpoint_minutes: Positive = 10.0
     precision: Literal["fp32", "bf16"] = "fp32"
     finetune_from: str | None = None

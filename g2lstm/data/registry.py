@@ -1,90 +1,17 @@
-"""Named data sets: what they are, where they come from, and the files once they are here and verified."""
+"""From the name of a data set, or a folder of one's own, to files that are here and verified."""
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from types import MappingProxyType
 
 from g2lstm.data.cache import cache_dir
 from g2lstm.data.embedded import SPLITS, embedded_folder
+from g2lstm.data.grammar import grammar_folder
+from g2lstm.data.sets import DATA_SETS, DataSet, RemoteFile
 from g2lstm.data.text import sha256_of
 from g2lstm.errors import G2Error
 
-_GITHUB = "https://raw.githubusercontent.com"
-
-
-@dataclass(frozen=True)
-class RemoteFile:
-    """One file of a data set.
-
-    Attributes:
-        name: in the folder of the set, for example "train.txt", or "train.de" of a set of pairs.
-        url: where it comes from, unless a mirror is set.
-        sha256: of its bytes.
-    """
-
-    name: str
-    url: str
-    sha256: str
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """A data set that has a name.
-
-    Attributes:
-        name: as recipes and commands call it, and the name of its folder.
-        task: "lm" for text, "mt" for pairs of texts aligned by line.
-        summary: one line for a table.
-        files: what to download; none for the embedded text, which is made from what Python brings along.
-    """
-
-    name: str
-    task: str
-    summary: str
-    files: tuple[RemoteFile, ...] = ()
-
-
-DATA_SETS: Mapping[str, DataSet] = MappingProxyType(
-    {
-        data_set.name: data_set
-        for data_set in (
-            DataSet("embedded", "lm", "Python's language reference as prose, 44K words to train on; needs no download"),
-            DataSet(
-                "ptb",
-                "lm",
-                "Penn Treebank in Mikolov's preparation, 930K words to train on, 10,000 types",
-                tuple(
-                    RemoteFile(f"{split}.txt", f"{_GITHUB}/tomsercu/lstm/master/data/ptb.{split}.txt", sha256)
-                    for split, sha256 in (
-                        ("train", "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf"),
-                        ("valid", "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2"),
-                        ("test", "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0"),
-                    )
-                ),
-            ),
-            DataSet(
-                "wikitext-2",
-                "lm",
-                "WikiText-2 by words, 2.1M words to train on, 33,278 types",
-                tuple(
-                    RemoteFile(
-                        f"{split}.txt",
-                        f"{_GITHUB}/pytorch/examples/main/word_language_model/data/wikitext-2/{split}.txt",
-                        sha256,
-                    )
-                    for split, sha256 in (
-                        ("train", "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"),
-                        ("valid", "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"),
-                        ("test", "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0"),
-                    )
-                ),
-            ),
-        )
-    }
-)
+_EMBEDDED = {"embedded": embedded_folder, "embedded-mt": grammar_folder}
 
 
 def data_set(name: str) -> DataSet:
@@ -103,9 +30,10 @@ def folder_of(name: str, data_dir: Path | None = None) -> Path:
         name: of the data set.
         data_dir: a folder with one folder for each set; else `G2LSTM_DATA`, else the user's cache.
     """
-    if not data_set(name).files:
-        return embedded_folder()
-    return (_given_root(data_dir) or cache_dir() / "data") / name
+    found = data_set(name)
+    if name in _EMBEDDED:
+        return _EMBEDDED[name]()
+    return (_given_root(data_dir) or cache_dir() / "data") / found.folder
 
 
 def fetch(name: str, data_dir: Path | None = None, *, progress: bool = False) -> Path:
@@ -119,15 +47,19 @@ def fetch(name: str, data_dir: Path | None = None, *, progress: bool = False) ->
         progress: show a bar for each download.
 
     Raises:
-        G2Error: unknown name, a file that differs from the known one, or a download that failed.
+        G2Error: unknown name, a file that differs from the known one, a download that failed, or a file that is not
+            there, of a set that cannot be downloaded.
     """
-    root = _given_root(data_dir) if data_set(name).files else None
+    found = data_set(name)
+    root = None if name in _EMBEDDED else _given_root(data_dir)
     if root is not None and not root.is_dir():
         origin = "the data folder" if data_dir is not None else "G2LSTM_DATA"
         raise G2Error(f"{origin} points to {root}, which is not a folder; it should hold one folder for each data set")
     folder = folder_of(name, data_dir)
+    if found.preparation:
+        _check_prepared(found, folder)
     missing = []
-    for file in data_set(name).files:
+    for file in found.files:
         if (folder / file.name).exists():
             _verify(name, file, folder / file.name)
         else:
@@ -138,9 +70,9 @@ def fetch(name: str, data_dir: Path | None = None, *, progress: bool = False) ->
 
 
 def url_of(name: str, file: RemoteFile) -> str:
-    """Where a file is downloaded from; with `G2LSTM_MIRROR` set it is <mirror>/<set>/<file>."""
+    """Where a file is downloaded from; with `G2LSTM_MIRROR` set it is <mirror>/<folder of the set>/<file>."""
     mirror = os.environ.get("G2LSTM_MIRROR")
-    return f"{mirror.rstrip('/')}/{name}/{file.name}" if mirror else file.url
+    return f"{mirror.rstrip('/')}/{data_set(name).folder}/{file.name}" if mirror else file.url
 
 
 def lm_files(name: str | None = None, path: Path | None = None, data_dir: Path | None = None) -> dict[str, Path]:
@@ -151,28 +83,62 @@ def lm_files(name: str | None = None, path: Path | None = None, data_dir: Path |
         path: instead of a name, a folder of the user's with train.txt, valid.txt and test.txt.
         data_dir: see `fetch`.
     """
+    if name is not None and data_set(name).task != "lm":
+        raise G2Error(f"the data set {name!r} is for translation; language modelling needs one of plain text")
+    folder = folder_with(("txt",), name, path, data_dir)
+    return {split: folder / f"{split}.txt" for split in SPLITS}
+
+
+def folder_with(endings: tuple[str, ...], name: str | None, path: Path | None, data_dir: Path | None) -> Path:
+    """The folder of a data set or of the user's, with a file for each split and ending.
+
+    Args:
+        endings: such as ("txt",) or ("de", "en").
+        name: of a data set; it is fetched if need be.
+        path: instead of a name, a folder of the user's.
+        data_dir: see `fetch`.
+    """
     if (name is None) == (path is None):
         raise G2Error(f"give either the name of a data set or the path of a folder, got name={name!r}, path={path!r}")
-    if name is not None:
-        if data_set(name).task != "lm":
-            raise G2Error(f"the data set {name!r} is for translation; language modelling needs one of plain text")
-        folder = fetch(name, data_dir)
-    elif path is not None:
-        folder = path.expanduser()
-        if not folder.is_dir():
-            raise G2Error(f"the data folder {folder} does not exist; make it, with train.txt, valid.txt and test.txt")
-    files = {split: folder / f"{split}.txt" for split in SPLITS}
-    if missing := [file.name for file in files.values() if not file.is_file()]:
-        raise G2Error(
-            f"the data folder {folder} lacks {', '.join(missing)}; it needs train.txt, valid.txt and test.txt"
-        )
-    return files
+    if path is None:
+        return fetch(str(name), data_dir)
+    folder = path.expanduser()
+    needed = [f"{split}.{ending}" for split in SPLITS for ending in endings]
+    listed = f"{', '.join(needed[:-1])} and {needed[-1]}"
+    if not folder.is_dir():
+        raise G2Error(f"the data folder {folder} does not exist; make it, with {listed}")
+    if missing := [file for file in needed if not (folder / file).is_file()]:
+        raise G2Error(f"the data folder {folder} lacks {', '.join(missing)}; it needs {listed}")
+    return folder
+
+
+def partial_pairs(name: str, pairs: int) -> str | None:
+    """What a result must say if it comes from a part of the training set: "50,906 of about 153,000 pairs".
+
+    Args:
+        name: of a data set.
+        pairs: how many training pairs there are.
+
+    Returns:
+        None if that is nine tenths of the whole set or more, or if the set is always whole.
+    """
+    whole = data_set(name).training_pairs
+    return f"{pairs:,} of about {whole:,} pairs" if pairs < 0.9 * whole else None
 
 
 def _given_root(data_dir: Path | None) -> Path | None:
     if data_dir is None and (given := os.environ.get("G2LSTM_DATA")):
         data_dir = Path(given)
     return None if data_dir is None else data_dir.expanduser()
+
+
+def _check_prepared(found: DataSet, folder: Path) -> None:
+    if missing := [file for file in found.file_names if not (folder / file).is_file()]:
+        raise G2Error(
+            f"the data set {found.name!r} cannot be downloaded as it is, and {folder} lacks {', '.join(missing)}; make "
+            f"them, one sentence a line, and put them there, or into {found.folder}/ of a folder that G2LSTM_DATA "
+            f"names. How they are usually made: {found.preparation}"
+        )
 
 
 def _verify(name: str, file: RemoteFile, path: Path) -> None:
@@ -193,7 +159,7 @@ def _download(name: str, files: list[RemoteFile], folder: Path, progress: bool) 
             todo = "".join(f"\n  {url_of(name, each)}\n    to {folder / each.name}" for each in files[index:])
             raise G2Error(
                 f"cannot download {file.name} of {name!r}: {reason}\nDownload by hand, or set G2LSTM_MIRROR to an "
-                f"address that has {name}/{file.name}, or G2LSTM_DATA to a folder that has it:{todo}"
+                f"address that has {data_set(name).folder}/{file.name}, or G2LSTM_DATA to a folder that has it:{todo}"
             ) from None
 
 

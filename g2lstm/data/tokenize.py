@@ -143,7 +143,13 @@ def train_word_tokenizer(
 
 
 def train_bpe_tokenizer(
-    lines: Iterable[str], *, vocabulary: int, min_frequency: int = 2, lowercase: bool = False
+    lines: Iterable[str],
+    *,
+    vocabulary: int,
+    min_frequency: int = 2,
+    lowercase: bool = False,
+    is_tokenized: bool = False,
+    prefix_space: bool = False,
 ) -> Tokenizer:
     """Byte-pair encoding over bytes: every text can be encoded, and decoding gives it back exactly.
 
@@ -152,6 +158,8 @@ def train_bpe_tokenizer(
         vocabulary: at most so many tokens, with the 256 bytes, `<unk>` and `<eos>`.
         min_frequency: pairs rarer than this are not merged.
         lowercase: make the text lower-case first.
+        is_tokenized: words and punctuation stand apart in the text, so that only a space ends a word: "&apos;s" is one.
+        prefix_space: encode the first word of a line like any other, with a space before it, which decoding takes away.
     """
     if vocabulary < MIN_BPE_VOCABULARY:
         raise G2Error(f"byte-pair encoding needs a vocabulary of at least {MIN_BPE_VOCABULARY}, got {vocabulary}")
@@ -160,6 +168,15 @@ def train_bpe_tokenizer(
         backend.normalizer = normalizers.Lowercase()
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
+    if is_tokenized:
+        words = pre_tokenizers.Split(" ", "merged_with_next")
+        to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        backend.pre_tokenizer = pre_tokenizers.Sequence([words, to_bytes])
+    if prefix_space:
+        # The library's own option adds no space to a line that begins with one, and so could not be undone.
+        prepend = normalizers.Prepend(" ")
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), prepend]) if lowercase else prepend
+        backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         min_frequency=min_frequency,
@@ -181,12 +198,24 @@ def train_tokenizer(
     vocabulary: int | None = None,
     min_frequency: int = 1,
     lowercase: bool = False,
+    is_tokenized: bool = False,
+    prefix_space: bool = False,
 ) -> Tokenizer:
-    """A tokenizer of the kind "word" or "bpe"; see `train_word_tokenizer` and `train_bpe_tokenizer`."""
+    """A tokenizer of the kind "word" or "bpe"; see `train_word_tokenizer` and `train_bpe_tokenizer`.
+
+    The last two arguments are for byte-pair encoding alone; words are what stands between white space.
+    """
     if kind == "word":
         return train_word_tokenizer(lines, vocabulary=vocabulary, min_frequency=min_frequency, lowercase=lowercase)
     if kind != "bpe":
         raise G2Error(f"the tokenizer must be 'word' or 'bpe', got {kind!r}")
     if vocabulary is None:
         raise G2Error("byte-pair encoding needs a vocabulary size, for example vocabulary = 8000")
-    return train_bpe_tokenizer(lines, vocabulary=vocabulary, min_frequency=min_frequency, lowercase=lowercase)
+    return train_bpe_tokenizer(
+        lines,
+        vocabulary=vocabulary,
+        min_frequency=min_frequency,
+        lowercase=lowercase,
+        is_tokenized=is_tokenized,
+        prefix_space=prefix_space,
+    )

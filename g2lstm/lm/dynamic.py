@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from g2lstm.errors import G2Error
-from g2lstm.lm.evaluate import Progress, Score, Tokens, check_tokens, evaluating, score, token_slice
+from g2lstm.lm.evaluate import Progress, Score, Tokens, check_tokens, score, token_slice
 from g2lstm.lm.model import LanguageModel, detach_state
+from g2lstm.nn.mode import evaluating
 
 
 @dataclass(frozen=True)

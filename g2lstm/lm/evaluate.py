@@ -9,7 +9,6 @@ does not, columns are read one by one. The result is that of reading in order, w
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from g2lstm.errors import G2Error
 from g2lstm.lm.model import LanguageModel, State
+from g2lstm.nn.mode import evaluating
 
 Progress = Callable[[int, int], None]  # tokens done, tokens in all
 Tokens = Tensor | np.ndarray[Any, Any]  # (N,) integers; a memory-mapped array is read a stretch at a time
@@ -117,21 +117,6 @@ def read(
         yield block
         if progress is not None:
             progress(at, total)
-
-
-@contextmanager
-def evaluating(model: LanguageModel, eval_gate: str | None = None) -> Iterator[None]:
-    """The model in evaluation mode with these gates; both are as before at the end."""
-    was_training, gates = model.training, [layer.eval_gate for layer in model.lstms]
-    try:
-        model.eval()
-        if eval_gate is not None:
-            model.set_eval_gate(eval_gate)
-        yield
-    finally:
-        model.train(was_training)
-        for layer, gate in zip(model.lstms, gates, strict=True):
-            layer.eval_gate = gate
 
 
 def check_tokens(tokens: Tokens) -> None:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from g2lstm.errors import G2Error
-from g2lstm.lm.evaluate import evaluating
 from g2lstm.lm.model import LanguageModel
+from g2lstm.nn.mode import evaluating
 
 
 def generate(

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from g2lstm.errors import G2Error
-from g2lstm.lm.objective import cross_entropy
-from g2lstm.nn.dropout import locked_dropout, word_dropout
-from g2lstm.nn.gate import EVAL_GATES
+from g2lstm.nn.checks import check_count
+from g2lstm.nn.dropout import check_dropout, locked_dropout, word_dropout
+from g2lstm.nn.loss import cross_entropy
 from g2lstm.nn.lstm import G2LSTM
 
 State = list[tuple[Tensor, Tensor]]  # for each layer h and c, both (1, B, H of the layer)
@@ -73,8 +73,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         sizes = {"vocabulary_size": vocabulary_size, "embedding": embedding, "hidden": hidden, "layers": layers}
         for name, size in sizes.items():
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise G2Error(f"{name} must be a whole number of at least 1, got {size!r}")
+            check_count(name, size)
         dropouts = {
             "word_dropout": word_dropout,
             "input_dropout": input_dropout,
@@ -82,8 +81,7 @@ class LanguageModel(nn.Module):
             "output_dropout": output_dropout,
         }
         for name, probability in dropouts.items():
-            if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability < 1:
-                raise G2Error(f"{name} is a probability and must lie in [0, 1), got {probability!r}; 0 turns it off")
+            check_dropout(name, probability)
         self.word_dropout = float(word_dropout)
         self.input_dropout = float(input_dropout)
         self.between_dropout = float(between_dropout)
@@ -175,14 +173,6 @@ class LanguageModel(nn.Module):
             (weight.new_zeros(1, batch, layer.hidden_size), weight.new_zeros(1, batch, layer.hidden_size))
             for layer in self.lstms
         ]
-
-    def set_eval_gate(self, eval_gate: str) -> None:
-        """How the gates of all layers are computed in evaluation: "soft", "tempered" or "hard"."""
-        if eval_gate not in EVAL_GATES:
-            names = ", ".join(repr(name) for name in EVAL_GATES)
-            raise G2Error(f"eval_gate must be one of {names}, got {eval_gate!r}")
-        for layer in self.lstms:
-            layer.eval_gate = eval_gate
 
 
 def detach_state(state: Sequence[tuple[Tensor, Tensor]]) -> State:

@@ -3,6 +3,14 @@
 import torch
 from torch import Tensor
 
+from g2lstm.errors import G2Error
+
+
+def check_dropout(name: str, probability: float) -> None:
+    """Raises unless this is a probability of dropping that leaves something."""
+    if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability < 1:
+        raise G2Error(f"{name} is a probability and must lie in [0, 1), got {probability!r}; 0 turns it off")
+
 
 def locked_dropout(x: Tensor, probability: float) -> Tensor:
     """Variational dropout: one mask for all time steps of a sequence, kept values grown to keep the mean.

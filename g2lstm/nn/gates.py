@@ -36,6 +36,17 @@ class Gates:
         i, f, g, o = (tuple(tensor.detach() for tensor in part) for part in parts)
         return Gates(i, f, g, o, self.lengths, self.training)
 
+    def known(self, is_token: Tensor) -> "Gates":
+        """The same values, NaN where a batch is only padding; for calls whose sequences were padded, not packed.
+
+        Args:
+            is_token: (T, B), truth values.
+        """
+        padding = is_token.logical_not().unsqueeze(-1)
+        parts = (self.input, self.forget, self.candidate, self.output)
+        i, f, g, o = (tuple(tensor.masked_fill(padding, torch.nan) for tensor in part) for part in parts)
+        return Gates(i, f, g, o, is_token.sum(0), self.training)
+
 
 def gate_values(
     x: Tensor,

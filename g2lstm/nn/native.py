@@ -144,11 +144,12 @@ def _gradients(
         d_out = d_out.clone(memory_format=torch.contiguous_format)
     rule = GateRule(tau, gates, hard)
     d_values = _engine(x.device).backward(values, cells, w_h, w_r, c0, d_out, d_h, d_c, rows, offset, rule)
+    del w_h  # with DropConnect a copy, whose place the gradients take
 
     if batch_sizes is None:  # h before each step: the outputs moved by one step, with no copy of them
         rest, first = (slice(0, -batch), slice(-batch, None)) if backwards else (slice(batch, None), slice(0, batch))
         moved = slice(batch, None) if backwards else slice(0, len(out) - batch)
-        d_w_h = torch.addmm(d_values[rest].t() @ out[moved], d_values[first].t(), h0)
+        d_w_h = (d_values[rest].t() @ out[moved]).addmm_(d_values[first].t(), h0)
     else:
         before, _ = previous_rows(rows, offset, batch)
         d_w_h = d_values.t() @ torch.cat([h0, out])[before.to(x.device)]

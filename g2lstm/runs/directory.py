@@ -29,7 +29,6 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.recipe_file = path / "recipe.toml"
-        self.tokenizer_file = path / "tokenizer.json"
         self.model_file = path / "model.safetensors"
         self.metrics_file = path / "metrics.jsonl"
         self.result_file = path / "result.json"
@@ -37,14 +36,21 @@ class RunDirectory:
         self.events = path / "events"
 
     @classmethod
-    def create(cls, path: Path, recipe: Recipe, tokenizer: Tokenizer) -> "RunDirectory":
-        """A new run; refuses a folder that holds one already."""
+    def create(cls, path: Path, recipe: Recipe, tokenizers: Mapping[str, Tokenizer]) -> "RunDirectory":
+        """A new run; refuses a folder that holds one already.
+
+        Args:
+            path: the folder.
+            recipe: complete.
+            tokenizers: by the names of their files.
+        """
         run = cls(path)
         if run.recipe_file.exists():
             raise G2Error(f"{path} holds a run already; go on with it by --resume, or choose another folder with --out")
         if path.exists() and (not path.is_dir() or any(item.name != ".lock" for item in path.iterdir())):
             raise G2Error(f"{path} exists and is not an empty folder; choose another with --out")
-        tokenizer.save(run.tokenizer_file)
+        for name, tokenizer in tokenizers.items():
+            tokenizer.save(path / name)
         run._write(run.recipe_file, recipe_to_toml(recipe).encode())
         return run
 
@@ -69,27 +75,30 @@ class RunDirectory:
         """The recipe, complete."""
         return load_recipe(self.recipe_file)
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer that the model was trained with."""
-        if not self.tokenizer_file.is_file():
-            raise G2Error(f"{self.path} holds no tokenizer.json; it is incomplete, train it anew")
-        return Tokenizer.load(self.tokenizer_file)
+    def tokenizer(self, name: str = "tokenizer.json") -> Tokenizer:
+        """A tokenizer that the model was trained with, by the name of its file."""
+        if not (self.path / name).is_file():
+            raise G2Error(f"{self.path} holds no {name}; it is incomplete, train it anew")
+        return Tokenizer.load(self.path / name)
 
-    def save_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Writes the model's weights, those of the best validation so far."""
-        metadata = {"format": "g2lstm", "version": str(VERSION), "task": self.recipe.task}
+    def save_weights(self, weights: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
+        """Writes the model's weights, those of the best validation so far, and facts about their training."""
+        metadata = {**facts, "format": "g2lstm", "version": str(VERSION), "task": self.recipe.task}
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
         self._write(self.model_file, save(plain, metadata))
 
     def load_weights(self) -> dict[str, Tensor]:
         """Reads the weights; a broken or newer file is an error that says so."""
+        self.training_facts()
+        return load_file(self.model_file)
+
+    def training_facts(self) -> dict[str, str]:
+        """What the file of weights says of their training, such as the data's checksum."""
         if not self.model_file.is_file():
             raise G2Error(f"{self.path} holds no trained model yet; train it with `g2lstm train ... --resume`")
         try:
             with safetensors.safe_open(self.model_file, framework="pt") as file:
-                metadata = file.metadata() or {}
-            weights = load_file(self.model_file)
+                metadata: dict[str, str] = file.metadata() or {}
         except (safetensors.SafetensorError, OSError) as error:
             raise G2Error(f"{self.model_file} cannot be read: {error}; it is broken, restore or retrain it") from None
         version = metadata.get("version", "")
@@ -99,7 +108,7 @@ class RunDirectory:
             raise G2Error(
                 f"{self.model_file} is of version {version}, this g2lstm reads up to {VERSION}; install a newer g2lstm"
             )
-        return weights
+        return metadata
 
     def append_metrics(self, values: Mapping[str, Any]) -> None:
         """One line of metrics.jsonl."""

@@ -1,99 +1,50 @@
 """`load`: a trained model with its tokenizer, ready to be used from Python."""
 
-from itertools import islice
 from pathlib import Path
 
-import torch
+from torch import Tensor, nn
 
 from g2lstm.config.lm import LmRecipe
-from g2lstm.data.corpus import TokenStream, prepare_stream
-from g2lstm.data.registry import lm_files
-from g2lstm.data.tokenize import Tokenizer
 from g2lstm.errors import G2Error
-from g2lstm.lm.cache import CacheSettings, cached_perplexity
-from g2lstm.lm.evaluate import Score, perplexity
-from g2lstm.lm.generate import generate
-from g2lstm.lm.model import LanguageModel
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.models import build_language_model
+from g2lstm.runs.language import TrainedLanguageModel
+from g2lstm.runs.models import build_language_model, build_translation_model
+from g2lstm.runs.translation import SOURCE_TOKENIZER, TARGET_TOKENIZER, TrainedTranslationModel
 
 
-class TrainedLanguageModel:
-    """A language model from a run directory.
-
-    Attributes:
-        run: its directory.
-        recipe: what it was trained by.
-        tokenizer: between text and token ids.
-        model: the module, in evaluation mode.
-    """
-
-    def __init__(self, run: RunDirectory, recipe: LmRecipe, tokenizer: Tokenizer, model: LanguageModel) -> None:
-        self.run = run
-        self.recipe = recipe
-        self.tokenizer = tokenizer
-        self.model = model
-
-    def perplexity(self, text: str, *, cache: CacheSettings | None = None, eval_gate: str | None = None) -> float:
-        """Of a text, each of whose lines ends with the end-of-sentence token."""
-        ids = [token for line in text.splitlines() for token in (*self.tokenizer.encode(line), self.tokenizer.eos_id)]
-        return self.score(torch.tensor(ids), cache=cache, eval_gate=eval_gate).perplexity
-
-    def score(self, tokens: torch.Tensor, *, cache: CacheSettings | None = None, eval_gate: str | None = None) -> Score:
-        """Of a stream of token ids, with or without the cache pointer."""
-        if cache is None:
-            return perplexity(self.model, tokens, eval_gate=eval_gate)
-        return cached_perplexity(self.model, tokens, cache, eval_gate=eval_gate)
-
-    def split(self, split: str, data_dir: Path | None = None) -> TokenStream:
-        """The tokens of a split of the data that the model was trained on."""
-        data = self.recipe.data
-        files = lm_files(data.name, None if data.path is None else Path(data.path), data_dir)
-        if split not in files:
-            raise G2Error(f"there is no split {split!r}; choose one of {', '.join(files)}")
-        return prepare_stream(files[split], self.tokenizer)
-
-    def generate(
-        self,
-        prompt: str = "",
-        *,
-        tokens: int = 50,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float = 1.0,
-        seed: int | None = None,
-        allow_unknown: bool = False,
-    ) -> str:
-        """Continues a prompt; the empty one begins a sentence.
-
-        Args:
-            prompt: text.
-            tokens: how many tokens to add.
-            temperature: below 1 likelier words become likelier still; 0 always takes the likeliest.
-            top_k: draw from the k likeliest tokens only.
-            top_p: draw from the likeliest tokens whose probabilities sum to p.
-            seed: makes the draw repeatable.
-            allow_unknown: let the model say `<unk>`.
-        """
-        ids = [self.tokenizer.eos_id, *self.tokenizer.encode(prompt)]
-        generator = None if seed is None else torch.Generator().manual_seed(seed)
-        continuation = generate(
-            self.model,
-            ids,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            forbidden=() if allow_unknown else (self.tokenizer.unk_id,),
-            generator=generator,
-        )
-        return self.tokenizer.decode([*ids[1:], *islice(continuation, tokens)])
-
-
-def load(run_dir: str | Path) -> TrainedLanguageModel:
+def load(run_dir: str | Path) -> TrainedLanguageModel | TrainedTranslationModel:
     """The trained model of a run directory, in evaluation mode, on the CPU."""
     run = RunDirectory.open(Path(run_dir))
-    recipe, tokenizer, weights = run.recipe, run.tokenizer, run.load_weights()
+    recipe = run.recipe
+    if isinstance(recipe, LmRecipe):
+        return load_language_model(run_dir)
+    return load_translation_model(run_dir)
+
+
+def load_language_model(run_dir: str | Path) -> TrainedLanguageModel:
+    """As `load`, for a language model only."""
+    run = RunDirectory.open(Path(run_dir), task="lm")
+    recipe = run.recipe
+    assert isinstance(recipe, LmRecipe)
+    tokenizer, weights = run.tokenizer(), run.load_weights()
     model = build_language_model(recipe, len(tokenizer))
+    _fill(model, weights, run)
+    return TrainedLanguageModel(run, recipe, tokenizer, model)
+
+
+def load_translation_model(run_dir: str | Path) -> TrainedTranslationModel:
+    """As `load`, for a translation model only."""
+    run = RunDirectory.open(Path(run_dir), task="mt")
+    recipe = run.recipe
+    assert not isinstance(recipe, LmRecipe)
+    source, target = run.tokenizer(SOURCE_TOKENIZER), run.tokenizer(TARGET_TOKENIZER)
+    weights = run.load_weights()
+    model = build_translation_model(recipe, len(source), len(target))
+    _fill(model, weights, run)
+    return TrainedTranslationModel(run, recipe, source, target, model)
+
+
+def _fill(model: nn.Module, weights: dict[str, Tensor], run: RunDirectory) -> None:
     expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     found = {name: tuple(value.shape) for name, value in weights.items()}
     if expected != found:
@@ -103,4 +54,4 @@ def load(run_dir: str | Path) -> TrainedLanguageModel:
             f"{found.get(wrong[0], 'none')}, expected {expected.get(wrong[0], 'none')}; the run is mixed up"
         )
     model.load_state_dict(weights)
-    return TrainedLanguageModel(run, recipe, tokenizer, model.eval())
+    model.eval()

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from g2lstm.config.lm import LmRecipe
 from g2lstm.data.corpus import TokenStream
 from g2lstm.data.windows import Columns, Window, learning_rate_scale, sample_bptt
-from g2lstm.lm.evaluate import evaluating
 from g2lstm.lm.model import LanguageModel, State, detach_state
 from g2lstm.lm.objective import training_loss
+from g2lstm.nn.mode import evaluating
 from g2lstm.nn.record import record_gates
 from g2lstm.train.saturation import saturation
 from g2lstm.train.task import StepLoss, Validation
@@ -75,6 +75,11 @@ class LanguageModelTask:
     def _initial_state(self) -> State:
         return [(h.to(self.device), c.to(self.device)) for h, c in self.model.initial_state(self.columns.local_batch)]
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """Which text, and how long it is."""
+        return {"train_sha256": self.columns.stream.text_sha256, "train_tokens": str(len(self.columns.stream))}
+
     def start_epoch(self) -> None:
         """Back to the first row, with zero states."""
         self.position = 0
@@ -133,7 +138,7 @@ class LanguageModelTask:
                 count += len(losses)
         loss = nats / count
         perplexity = torch.tensor(loss, dtype=torch.float64).exp().item()
-        return Validation(loss, {"perplexity": perplexity, **saturation(gates)})
+        return Validation(loss, {"perplexity": perplexity, **saturation(gates)}, criterion=loss)
 
     def state_dict(self) -> dict[str, Any]:
         """Row, generator of lengths, carried states."""

@@ -6,14 +6,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from types import FrameType
 from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
 
-from g2lstm.config.sections import AdamW, TrainSection
+from g2lstm.config.sections import AdamW, NtAsgd, TrainSection
 from g2lstm.errors import G2Error
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.train import optim
@@ -35,7 +35,9 @@ class Progress:
     seconds: float = 0.0
     epochs: float | None = None  # to train for; None until a budget in minutes has been fitted
     validation_seconds: float = 0.0
-    best: float = math.inf
+    best: float = math.inf  # the lowest criterion of a validation
+    best_scores: dict[str, float] = field(default_factory=dict)  # of that validation
+    stale: int = 0  # validations since then
     finished: bool = False
 
 
@@ -76,18 +78,7 @@ class Trainer:
         self.accelerator = accelerator
         self.observer = observer
         self.progress = Progress(epochs=None if settings.minutes else settings.epochs)
-        chosen = settings.optimizer
-        parameters = list(task.model.parameters())
-        if isinstance(chosen, AdamW):
-            betas = (chosen.beta1, chosen.beta2)
-            optimizer: torch.optim.Optimizer = optim.adamw(
-                parameters, chosen.lr, chosen.weight_decay, betas, chosen.epsilon
-            )
-            self.averaging: optim.NonMonotoneAveraging | None = None
-        else:
-            optimizer = optim.sgd(parameters, chosen.lr, chosen.weight_decay)
-            averages = chosen.start == "asgd"
-            self.averaging = optim.NonMonotoneAveraging(parameters, chosen.window, is_averaging=averages)
+        optimizer, self.averaging = optim.build_optimizer(settings.optimizer, list(task.model.parameters()))
         self.module, self.optimizer = accelerator.prepare(task.module, optimizer)
         self._interrupted = False
 
@@ -156,6 +147,9 @@ class Trainer:
         if fired and self.averaging is not None and self._stops_by_trigger():
             self.observer.on_message("validation has stopped improving: the finetune phase ends")
             self.progress.epochs = float(self.progress.epoch)
+        if self.settings.patience is not None and self.progress.stale >= self.settings.patience:
+            self.observer.on_message(f"{self.progress.stale} validations without a better one: training ends")
+            self.progress.epochs = float(self.progress.epoch)
         self._save()
 
     def _validate(self, metrics: Metrics) -> bool:
@@ -169,7 +163,7 @@ class Trainer:
                 validation = self._evaluate()
                 is_best = self._keep_if_best(validation)
             was_averaging = self.averaging.is_averaging
-            fired = self.progress.step > 0 and self.averaging.check(validation.loss)
+            fired = self.progress.step > 0 and self.averaging.check(validation.criterion)
             if fired and not was_averaging:
                 self.observer.on_message("validation has stopped improving: the weights are averaged from here on")
         self.progress.validation_seconds = time.monotonic() - start
@@ -185,11 +179,13 @@ class Trainer:
         return validation
 
     def _keep_if_best(self, validation: Validation) -> bool:
-        if not validation.loss < self.progress.best:
+        if not validation.criterion < self.progress.best:
+            self.progress.stale += 1
             return False
-        self.progress.best = validation.loss
+        self.progress.best, self.progress.best_scores = validation.criterion, dict(validation.scores)
+        self.progress.stale = 0
         if self.accelerator.is_main_process:
-            self.run.save_weights(self.task.model.state_dict())
+            self.run.save_weights(self.task.model.state_dict(), self.task.facts)
         return True
 
     # ------------------------------------------------------------------------------------------------ schedule
@@ -227,7 +223,7 @@ class Trainer:
         self.observer.on_message(f"{minutes:g} minutes are enough for {progress.epochs:.2f} epochs")
 
     def _stops_by_trigger(self) -> bool:
-        return not isinstance(self.settings.optimizer, AdamW) and self.settings.optimizer.start == "asgd"
+        return isinstance(self.settings.optimizer, NtAsgd) and self.settings.optimizer.start == "asgd"
 
     # ------------------------------------------------------------------------------------------------ state
 

@@ -1,4 +1,4 @@
-"""The two ways to train: SGD that turns to averaging when validation stalls (NT-ASGD), and AdamW over one cycle."""
+"""The ways to train: SGD that turns to averaging when validation stalls (NT-ASGD), AdamW over one cycle, AdaDelta."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from g2lstm.config.sections import AdaDelta, AdamW, NtAsgd
 from g2lstm.errors import G2Error
 
 State = dict[str, Any]  # tensors, numbers, strings, lists and dicts of them: nothing that needs pickle
@@ -172,6 +173,22 @@ def adamw(
         {"params": [p for p in every if p.dim() <= 1], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW([g for g in groups if g["params"]], lr=learning_rate, betas=betas, eps=epsilon, fused=True)
+
+
+def build_optimizer(
+    settings: AdamW | NtAsgd | AdaDelta, parameters: list[nn.Parameter]
+) -> tuple[torch.optim.Optimizer, NonMonotoneAveraging | None]:
+    """The optimiser that a recipe names, and the averaging beside it if it has that."""
+    match settings:
+        case AdamW():
+            betas = (settings.beta1, settings.beta2)
+            return adamw(parameters, settings.lr, settings.weight_decay, betas, settings.epsilon), None
+        case AdaDelta():
+            decay = settings.weight_decay
+            return torch.optim.Adadelta(parameters, settings.lr, settings.rho, settings.epsilon, decay), None
+        case NtAsgd():
+            averaging = NonMonotoneAveraging(parameters, settings.window, is_averaging=settings.start == "asgd")
+            return sgd(parameters, settings.lr, settings.weight_decay), averaging
 
 
 def one_cycle(progress: float, warm_up: float = 0.1, initial: float = 0.04, final: float = 0.0) -> float:

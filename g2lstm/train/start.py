@@ -1,4 +1,4 @@
-"""From a recipe to a trained run directory: data, tokenizer, model, loop."""
+"""Training from a recipe to a run directory: prepares, opens the folder, runs the loop."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,18 +6,12 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import set_seed
 
 from g2lstm.config import Recipe, recipe_to_toml
-from g2lstm.data.corpus import prepare_stream, prepare_tokenizer
-from g2lstm.data.registry import lm_files
-from g2lstm.data.tokenize import Tokenizer
 from g2lstm.errors import G2Error
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.models import build_language_model
-from g2lstm.runs.trained import load
-from g2lstm.train.lm import LanguageModelTask
 from g2lstm.train.loop import Observer, Progress, Trainer
+from g2lstm.train.prepare import prepare
 from g2lstm.train.task import Validation
 
 
@@ -53,23 +47,7 @@ def _train(recipe: Recipe, out: Path, observer: Observer, resume: bool, data_dir
     accelerator = Accelerator(
         cpu=not torch.accelerator.is_available(), mixed_precision="bf16" if recipe.train.precision == "bf16" else "no"
     )
-    files = lm_files(recipe.data.name, None if recipe.data.path is None else Path(recipe.data.path), data_dir)
-    with accelerator.main_process_first():
-        tokenizer = _tokenizer(recipe, files["train"])
-        streams = {split: prepare_stream(files[split], tokenizer) for split in ("train", "valid")}
-    set_seed(recipe.train.seed)
-    model = build_language_model(recipe, len(tokenizer)).to(accelerator.device)
-    if recipe.train.finetune_from is not None:
-        model.load_state_dict(load(recipe.train.finetune_from).model.state_dict())
-    task = LanguageModelTask(
-        recipe,
-        model,
-        streams["train"],
-        streams["valid"],
-        device=accelerator.device,
-        rank=accelerator.process_index,
-        world_size=accelerator.num_processes,
-    )
+    task, tokenizers = prepare(recipe, accelerator, data_dir)
     if accelerator.num_processes > 1:  # the same weights everywhere, but noise and masks of one's own
         torch.manual_seed(recipe.train.seed + accelerator.process_index)
     run = RunDirectory(out)
@@ -80,7 +58,7 @@ def _train(recipe: Recipe, out: Path, observer: Observer, resume: bool, data_dir
         if is_old and resume:
             _check_same(RunDirectory.open(out).recipe, recipe, out)
         else:
-            RunDirectory.create(out, recipe, tokenizer)
+            RunDirectory.create(out, recipe, tokenizers)
         return Trainer(task, recipe.train, run, accelerator, observer).train(resume=resume and is_old)
 
 
@@ -95,16 +73,6 @@ class Silent:
 
     def on_message(self, message: str) -> None:
         """Nothing."""
-
-
-def _tokenizer(recipe: Recipe, text: Path) -> Tokenizer:
-    """Of the run to be finetuned if there is one: its weights know no other ids."""
-    if recipe.train.finetune_from is not None:
-        return RunDirectory.open(Path(recipe.train.finetune_from), task=recipe.task).tokenizer
-    data = recipe.data
-    return prepare_tokenizer(
-        text, data.tokenizer, vocabulary=data.vocabulary, min_frequency=data.min_frequency, lowercase=data.lowercase
-    )
 
 
 def _check_same(saved: Recipe, wanted: Recipe, out: Path) -> None:

@@ -9,15 +9,16 @@ class StepLoss(NamedTuple):
     """The loss of one batch."""
 
     total: Tensor  # (), to be differentiated
-    nats: float  # mean -log p a token, without regularisers
+    nats: float  # mean -log p a token, without regularisers or smoothing
     tokens: int  # predicted in this batch, by all processes together
 
 
 class Validation(NamedTuple):
     """What a validation found."""
 
-    loss: float  # nats a token: what the trigger and the choice of the best model look at
+    loss: float  # nats a token
     scores: dict[str, float]  # for people, by name
+    criterion: float  # what the choice of the best model and the trigger look at: lower is better
 
 
 class Task(Protocol):
@@ -30,6 +31,10 @@ class Task(Protocol):
     @property
     def module(self) -> nn.Module:
         """Around the model: its forward call makes the loss, so that DDP can wrap it."""
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """About the training data, to be kept with the weights."""
 
     def next_batch(self) -> Any | None:
         """The next batch of this epoch; None at its end."""

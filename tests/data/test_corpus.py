@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from g2lstm.data import corpus
-from g2lstm.data.corpus import TokenStream, prepare_stream, prepare_tokenizer
+from g2lstm.data.corpus import LineStream, TokenStream, prepare_lines, prepare_stream, prepare_tokenizer
 from g2lstm.data.registry import lm_files
 from g2lstm.data.text import read_pieces
 from g2lstm.data.tokenize import Tokenizer, train_word_tokenizer
@@ -50,6 +50,74 @@ def test_a_stream_is_its_lines_whatever_is_encoded_at_once(
         stream = prepare_stream(text, tokenizer, cache=folder)
     expected = [token for line in [["x"], *lines] for token in [*map(tokenizer.id_of, line), tokenizer.eos_id]]
     assert all_of(stream) == expected
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.lists(st.sampled_from("abcd"), max_size=40), max_size=8), st.sampled_from([1, 3, 100]))
+def test_lines_are_found_again(tmp_path_factory: pytest.TempPathFactory, lines: list[list[str]], at_once: int) -> None:
+    folder = tmp_path_factory.mktemp("text")
+    lines = [["x"], *lines]
+    text = write(folder / "text", "\n".join(" ".join(line) for line in lines) + "\n")
+    tokenizer = train_word_tokenizer(["x a b c d"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "_ENCODE_LINES", at_once)
+        patch.setattr(corpus, "read_pieces", partial(read_pieces, limit=16))  # long lines come in parts
+        patch.setattr(corpus, "_READS_BEFORE_RELEASE", 2)
+        stream = prepare_lines(text, tokenizer, cache=folder)
+        expected = [[tokenizer.id_of(word) for word in line] for line in lines]
+        assert all_of(stream) == all_of(prepare_stream(text, tokenizer, cache=folder))
+        assert stream.lengths.tolist() == [len(line) for line in lines]
+        assert [stream.line(number).tolist() for number in range(len(lines))] == expected
+        numbers = np.arange(len(lines), dtype=np.uint8)[::-1]
+        tokens, lengths = stream.columns(numbers, -7)
+    assert lengths.tolist() == [len(line) for line in lines[::-1]]
+    assert tokens.dtype == np.int64
+    assert tokens.shape == (max(map(len, lines)) + 1, len(lines))
+    for column, line in zip(tokens.T.tolist(), expected[::-1], strict=True):
+        assert column == line + [-7] * (len(column) - len(line))
+
+
+def test_an_eos_in_the_text_ends_no_line(tmp_path: Path) -> None:
+    text = write(tmp_path / "text", "a <eos> b\n\nc\n")
+    tokenizer = prepare_tokenizer(text)
+    lines = prepare_lines(text, tokenizer)
+    assert lines.lengths.tolist() == [3, 0, 1]
+    assert lines.line(0).tolist() == tokenizer.encode("a <eos> b")
+    assert lines.line(1).tolist() == []
+
+
+def test_an_index_is_added_to_tokens_and_made_again_if_damaged(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = write(tmp_path / "text", "a b\nc\n" * 10)
+    tokenizer = prepare_tokenizer(text)
+    stream = prepare_stream(text, tokenizer)
+    before = set((cache / "prepared").iterdir())
+    lines = prepare_lines(text, tokenizer)
+    assert isinstance(lines, LineStream)
+    assert lines.path == stream.path
+    (index,) = set((cache / "prepared").iterdir()) - before
+    good = index.read_bytes()
+    other = prepare_lines(write(tmp_path / "other", "a\n"), tokenizer)
+    (other_index,) = set((cache / "prepared").iterdir()) - before - {index, other.path}
+    for damaged in (good[:-8], b"", b"x" * len(good), other_index.read_bytes()):
+        index.write_bytes(damaged)
+        assert prepare_lines(text, tokenizer).lengths.tolist() == [2, 1] * 10
+        assert index.read_bytes() == good
+    monkeypatch.setattr(corpus, "_write_tokens", None)
+    assert prepare_lines(text, tokenizer).lengths.tolist() == [2, 1] * 10
+
+
+def test_several_texts_share_a_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [write(tmp_path / "one", "a a b\n"), write(tmp_path / "two", "b c c c\n")]
+    tokenizer = prepare_tokenizer(texts)
+    assert [tokenizer.token_of(index) for index in range(len(tokenizer))] == ["<unk>", "<eos>", "c", "a", "b"]
+    assert len(prepare_tokenizer(texts[0])) == 4
+    options = [{}, {"is_tokenized": True}, {"prefix_space": True}]
+    several = [prepare_tokenizer(texts, "bpe", vocabulary=260, **one).fingerprint for one in options]
+    assert len(set(several)) == 3
+    monkeypatch.setattr(corpus, "train_tokenizer", None)
+    assert [prepare_tokenizer(texts, "bpe", vocabulary=260, **one).fingerprint for one in options] == several
 
 
 @pytest.mark.parametrize("kind", ["word", "bpe"])

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from g2lstm.data import registry
-from g2lstm.data.registry import DATA_SETS, DataSet, RemoteFile, data_set, fetch, folder_of, lm_files, url_of
+from g2lstm.data.registry import data_set, fetch, folder_of, lm_files, partial_pairs, url_of
+from g2lstm.data.sets import DATA_SETS, DataSet, RemoteFile
 from g2lstm.errors import G2Error
 
 from .sets import DATA, needs
@@ -57,11 +58,55 @@ def put(folder: Path) -> Path:
 
 
 def test_names_are_folders_and_files_have_checksums() -> None:
-    assert list(DATA_SETS) == ["embedded", "ptb", "wikitext-2"]
+    lm, mt = ["embedded", "ptb", "wikitext-2"], ["embedded-mt", "multi30k-de-en", "iwslt14-de-en", "wmt14-en-de"]
+    assert list(DATA_SETS) == lm + mt
     for name, found in DATA_SETS.items():
         assert found is data_set(name)
+        assert found.task == ("lm" if name in lm else "mt")
         assert all(re.fullmatch("[0-9a-f]{64}", file.sha256) for file in found.files)
+        assert not found.files or {file.name for file in found.files} == set(found.file_names)
+        assert len({file.url for file in found.files}) == len(found.files)
     assert url_of("ptb", DATA_SETS["ptb"].files[1]).endswith("tomsercu/lstm/master/data/ptb.valid.txt")
+    files = {file.name: file for file in DATA_SETS["multi30k-de-en"].files}
+    for name, remote in (("train.de", "train"), ("valid.en", "val"), ("test.en", "test_2016_flickr")):
+        expected = f"multi30k/dataset/master/data/task1/tok/{remote}.lc.norm.tok.{name[-2:]}"
+        assert url_of("multi30k-de-en", files[name]).endswith(expected)
+
+
+def test_a_set_may_have_a_folder_of_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert folder_of("ptb", tmp_path) == tmp_path / "ptb"
+    assert folder_of("wmt14-en-de", tmp_path) == tmp_path / "wmt14"
+    monkeypatch.setenv("G2LSTM_MIRROR", "http://here/")
+    assert url_of("multi30k-de-en", DATA_SETS["multi30k-de-en"].files[0]) == "http://here/multi30k/train.de"
+
+
+def test_a_set_that_the_user_prepares(tmp_path: Path, cache: Path) -> None:
+    with pytest.raises(G2Error, match="the data set 'iwslt14-de-en' cannot be downloaded as it is, and ") as caught:
+        fetch("iwslt14-de-en")
+    assert f"{cache / 'data' / 'iwslt14'} lacks train.de, train.en, valid.de, valid.en, test.de, test.en; make" in str(
+        caught.value
+    )
+    assert (
+        "put them there, or into iwslt14/ of a folder that G2LSTM_DATA names. How they are usually made: prep"
+        in str(caught.value)
+    )
+    folder = tmp_path / "wmt14"
+    folder.mkdir()
+    for name in DATA_SETS["wmt14-en-de"].file_names:
+        with pytest.raises(G2Error, match=f"wmt14 lacks {name}"):
+            fetch("wmt14-en-de", tmp_path)
+        (folder / name).write_text("any text will do\n")
+    assert fetch("wmt14-en-de", tmp_path) == folder
+    with pytest.raises(G2Error, match="the data folder points to .*, which is not a folder"):
+        fetch("wmt14-en-de", tmp_path / "none")
+
+
+def test_a_part_of_a_set_is_said_to_be_one() -> None:
+    assert partial_pairs("iwslt14-de-en", 50_906) == "50,906 of about 153,000 pairs"
+    assert partial_pairs("wmt14-en-de", 4_049_999) == "4,049,999 of about 4,500,000 pairs"
+    assert partial_pairs("wmt14-en-de", 4_050_000) is None
+    assert partial_pairs("multi30k-de-en", 29_000) is None
+    assert partial_pairs("embedded-mt", 20_000) is None
 
 
 def test_unknown_names() -> None:
@@ -176,6 +221,12 @@ def test_the_embedded_set_needs_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in ("ptb", "wikitext-2")])
-def test_the_real_files_have_the_known_checksums(name: str) -> None:
-    assert fetch(name, DATA) == DATA / name
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        pytest.param(name, DATA_SETS[name].folder, marks=needs(DATA_SETS[name].folder))
+        for name in ("ptb", "wikitext-2", "multi30k-de-en", "iwslt14-de-en", "wmt14-en-de")
+    ],
+)
+def test_the_real_files_are_the_known_ones(name: str, folder: str) -> None:
+    assert fetch(name, DATA) == DATA / folder

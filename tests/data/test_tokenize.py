@@ -1,9 +1,10 @@
 import json
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from g2lstm.data.tokenize import Tokenizer, train_bpe_tokenizer, train_tokenizer, train_word_tokenizer
@@ -62,6 +63,59 @@ def test_lowercase(kind: str) -> None:
 @given(ANY_LINE)
 def test_bpe_round_trip(bpe: Tokenizer, line: str) -> None:
     assert bpe.decode(bpe.encode(line)) == line
+
+
+@pytest.fixture(scope="module")
+def bpe_of_pairs() -> dict[tuple[bool, bool], Tokenizer]:
+    """By is_tokenized and prefix_space."""
+    text = ["here &apos;s a cat , isn't it ?", "the cat &apos;s mat", "it &apos;s here"] * 3
+    return {
+        options: train_bpe_tokenizer(text, vocabulary=320, is_tokenized=options[0], prefix_space=options[1])
+        for options in product((False, True), repeat=2)
+    }
+
+
+@settings(deadline=None)
+@given(ANY_LINE | st.text(" ab&;,'"), st.booleans(), st.booleans())
+def test_bpe_round_trip_with_each_option(
+    bpe_of_pairs: dict[tuple[bool, bool], Tokenizer], line: str, is_tokenized: bool, prefix_space: bool
+) -> None:
+    tokenizer = bpe_of_pairs[is_tokenized, prefix_space]
+    ids = tokenizer.encode(line)
+    assert tokenizer.decode(ids) == line
+    assert tokenizer.decode([*ids, tokenizer.eos_id, *ids]) == f"{line}\n{line}"
+
+
+def test_only_spaces_end_the_words_of_tokenised_text(bpe_of_pairs: dict[tuple[bool, bool], Tokenizer]) -> None:
+    def tokens(is_tokenized: bool) -> list[str]:
+        tokenizer = bpe_of_pairs[is_tokenized, False]
+        return [tokenizer.decode([token]) for token in tokenizer.encode("here &apos;s isn't it")]
+
+    assert tokens(is_tokenized=True) == ["here", " &apos;s", " isn't", " it"]
+    assert tokens(is_tokenized=False) == ["here", " &", "apos", ";", "s", " isn", "'t", " it"]
+
+
+@pytest.mark.parametrize("is_tokenized", [False, True])
+def test_the_first_word_is_encoded_like_any_other(
+    bpe_of_pairs: dict[tuple[bool, bool], Tokenizer], is_tokenized: bool
+) -> None:
+    spaced, plain = bpe_of_pairs[is_tokenized, True], bpe_of_pairs[is_tokenized, False]
+    assert spaced.encode("cat cat") == spaced.encode("cat") * 2
+    assert plain.encode("cat cat") != plain.encode("cat") * 2
+    assert spaced.encode("") == []
+    assert spaced.decode([spaced.id_of("c")]) == "c"  # a line need not begin with a space
+
+
+def test_the_options_of_pairs_are_kept(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer("bpe", LINES, vocabulary=300, lowercase=True, is_tokenized=True, prefix_space=True)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert loaded.encode("THE cat") == tokenizer.encode("the cat")
+    assert loaded.decode(loaded.encode("THE cat")) == "the cat"
+    for options in ({}, {"is_tokenized": True}, {"prefix_space": True}):
+        assert train_tokenizer("bpe", LINES, vocabulary=300, **options).fingerprint != tokenizer.fingerprint
+        words = train_tokenizer("word", LINES, **options)
+        assert words.fingerprint == train_word_tokenizer(LINES).fingerprint
 
 
 @given(st.lists(ANY_LINE, max_size=5), st.booleans())

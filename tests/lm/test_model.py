@@ -144,20 +144,6 @@ def test_token_losses_are_those_of_the_logits():
     assert torch.allclose(model.token_losses(features, targets), expected, atol=1e-12)
 
 
-def test_eval_gate_reaches_all_layers():
-    model = small().eval()
-    tokens = torch.randint(23, (4, 2))
-    outputs = []
-    for gate in ("soft", "tempered", "hard"):
-        model.set_eval_gate(gate)
-        assert {layer.eval_gate for layer in model.lstms} == {gate}
-        outputs.append(model(tokens).features)
-    assert not torch.allclose(outputs[0], outputs[1])
-    assert not torch.allclose(outputs[0], outputs[2])
-    with pytest.raises(G2Error, match="eval_gate must be one of 'soft', 'tempered', 'hard', got 'medium'"):
-        model.set_eval_gate("medium")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

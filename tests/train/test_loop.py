@@ -59,7 +59,7 @@ def make_trainer(data, out, observer, optimizer=ADAMW, **train):
     streams = {split: prepare_stream(data / f"{split}.txt", tokenizer, cache=data) for split in ("train", "valid")}
     run = RunDirectory(out)
     if not run.recipe_file.exists():
-        run = RunDirectory.create(out, recipe, tokenizer)
+        run = RunDirectory.create(out, recipe, {"tokenizer.json": tokenizer})
     torch.manual_seed(recipe.train.seed)
     model = build_language_model(recipe, len(tokenizer))
     task = LanguageModelTask(recipe, model, streams["train"], streams["valid"])
@@ -118,7 +118,14 @@ def test_training_learns_and_writes_what_it_promises(data, tmp_path):
     assert observer.shares[-1] == 1.0
     assert progress.epoch == 4
     assert all(0 <= v <= 1 for k, v in observer.validations[-1].scores.items() if k.startswith("saturation/"))
-    for path in (run.recipe_file, run.tokenizer_file, run.model_file, run.metrics_file, run.events, run.checkpoints):
+    for path in (
+        run.recipe_file,
+        run.path / "tokenizer.json",
+        run.model_file,
+        run.metrics_file,
+        run.events,
+        run.checkpoints,
+    ):
         assert path.exists()
     kinds = [line["kind"] for line in run.metrics()]
     assert kinds.count("valid") == 5

@@ -1,0 +1,107 @@
+"""`g2lstm bench train --task mt`: a training step of the paper's IWSLT'14 model against decoders that loop."""
+
+import statistics
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812  torch's own usage
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from g2lstm.bench.measure import interleaved, median_ratio
+from g2lstm.mt.attention import Attention
+from g2lstm.mt.model import TranslationModel
+from g2lstm.nn.dropout import locked_dropout
+from g2lstm.nn.loss import cross_entropy
+
+VOCABULARY, WIDTH, BATCH, LENGTH, DROPOUT = 25_000, 256, 32, 26, 0.2
+OURS, PEER, PEER_LATE = "g2lstm", "loop over steps", "loop, softmax after it"
+CONTESTANTS = (OURS, PEER_LATE, PEER)
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    name: str
+    milliseconds: float
+    ratio: float  # of our time to this one's
+    tokens_per_second: float
+
+
+class LoopModel(nn.Module):
+    """The same model on `nn.LSTM` and `nn.LSTMCell`: the decoder takes one step of all its layers at a time.
+
+    Args:
+        softmax_inside: take the loss of each step within the loop, as decoders written by steps usually do.
+    """
+
+    def __init__(self, softmax_inside: bool) -> None:
+        super().__init__()
+        self.softmax_inside = softmax_inside
+        self.source, self.target = (nn.Embedding(VOCABULARY, WIDTH) for _ in range(2))
+        self.first, self.second = nn.LSTM(WIDTH, WIDTH, bidirectional=True), nn.LSTM(2 * WIDTH, WIDTH)
+        self.bridge = nn.Linear(WIDTH, 2 * WIDTH)
+        self.attention = Attention(WIDTH, WIDTH)
+        self.lower, self.upper = nn.LSTMCell(WIDTH, WIDTH), nn.LSTMCell(2 * WIDTH, WIDTH)
+        self.output = nn.Linear(2 * WIDTH, WIDTH)
+        self.softmax = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, source: Tensor, lengths: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss over the target tokens, those beyond a sentence's end ignored."""
+        x = locked_dropout(self.source(source), DROPOUT)
+        packed, _ = self.first(pack_padded_sequence(x, lengths, enforce_sorted=False))
+        x, _ = self.second(locked_dropout(pad_packed_sequence(packed)[0], DROPOUT))
+        values = locked_dropout(x, DROPOUT).transpose(0, 1)
+        memory = self.attention.memory(values, torch.arange(len(source)) >= lengths.unsqueeze(1))
+        states = self.bridge(values.mean(1)).tanh().chunk(2, dim=-1)
+        h, k = ((state, torch.zeros_like(state)) for state in states)
+        embedded = locked_dropout(self.target(inputs), DROPOUT)
+        count = int((targets >= 0).sum())
+        loss, features = embedded.new_zeros(()), []
+        for x_t, target in zip(embedded, targets, strict=True):
+            h = self.lower(x_t, h)
+            context = self.attention(h[0].unsqueeze(1), memory)[0].squeeze(1)
+            k = self.upper(torch.cat([F.dropout(h[0], DROPOUT), context], dim=-1), k)
+            out = F.dropout(self.output(torch.cat([k[0], context], dim=-1)).tanh(), DROPOUT)
+            if self.softmax_inside:
+                loss = loss + F.cross_entropy(self.softmax(out), target, reduction="sum")
+            features.append(out)
+        if self.softmax_inside:
+            return loss / count
+        return F.cross_entropy(self.softmax(torch.stack(features)).flatten(0, 1), targets.flatten())
+
+
+def measure(rounds: int = 7) -> Iterator[Row]:
+    """Yields a line for each contestant."""
+    jobs = {name: training_step(name) for name in CONTESTANTS}
+    seconds = interleaved(jobs, rounds)
+    for name, times in seconds.items():
+        middle = statistics.median(times)
+        yield Row(name, middle * 1e3, median_ratio(times, seconds[OURS]), BATCH * LENGTH / middle)
+
+
+def training_step(name: str) -> Callable[[], None]:
+    """Forward and backward on random sentences of 20 to 26 tokens, IWSLT'14's mean being 23."""
+    torch.manual_seed(0)
+    source, inputs, targets = torch.randint(VOCABULARY, (3, LENGTH, BATCH))
+    lengths = torch.randint(20, LENGTH + 1, (BATCH,))
+    lengths[0] = LENGTH
+    targets = targets.masked_fill(torch.arange(LENGTH).unsqueeze(1) >= lengths, -100)
+    if name != OURS:
+        peer = LoopModel(softmax_inside=name == PEER)
+
+        def step() -> None:
+            peer.zero_grad()
+            peer(source, lengths, inputs, targets).backward()
+
+        return step
+    model = TranslationModel(VOCABULARY, VOCABULARY, WIDTH, WIDTH, 2, 2, tied="none", method="gumbel")
+
+    def our_step() -> None:
+        model.zero_grad()
+        wanted = targets >= 0
+        features = model(source, lengths, inputs)[wanted]
+        cross_entropy(features, model.output_weight, model.softmax_bias, targets[wanted]).backward()
+
+    return our_step

@@ -1,0 +1,193 @@
+"""The recipe of a translation model; its defaults are the paper's for IWSLT'14 German to English."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from g2lstm.config.sections import (
+    AdaDelta,
+    AdamW,
+    Count,
+    DropProbability,
+    GateSection,
+    NonNegative,
+    NtAsgd,
+    Section,
+    TrainSection,
+)
+from g2lstm.data.registry import data_set
+from g2lstm.data.tokenize import MIN_BPE_VOCABULARY
+from g2lstm.errors import G2Error
+
+Ending = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=32)]
+
+
+class MtData(Section):
+    """The pairs of sentences.
+
+    Attributes:
+        name: of a data set; or
+        path: a folder with train, valid and test, each once with the ending of either language: train.de, train.en.
+        source: the ending of the files to translate from.
+        target: the ending of the files to translate to.
+        tokenizer: "bpe" for byte-pair encoding, "word" for what stands between white space.
+        vocabulary: at most so many tokens, of each side or of both if joint; all words if not given.
+        joint: one vocabulary for both sides.
+        min_frequency: rarer words become <unk>; rarer pairs are not merged.
+        lowercase: make the text lower-case first.
+        is_tokenized: words and punctuation stand apart in the text already.
+        max_length: pairs with more tokens on a side are left out of training.
+    """
+
+    name: str | None = None
+    path: str | None = Field(default=None, validate_default=True)
+    source: Ending
+    target: Ending
+    tokenizer: Literal["word", "bpe"] = "bpe"
+    vocabulary: Annotated[int, Field(ge=3, lt=2**31)] | None = Field(default=25_000, validate_default=True)
+    joint: bool = False
+    min_frequency: Count = 2
+    lowercase: bool = False
+    is_tokenized: bool = True
+    max_length: Count = 64
+
+    @field_validator("name")
+    @classmethod
+    def _is_known(cls, name: str | None) -> str | None:
+        if name is not None:
+            try:
+                found = data_set(name)
+            except G2Error as error:
+                raise ValueError(str(error)) from None
+            if found.task != "mt":
+                raise ValueError("this data set is plain text; translation needs one of sentence pairs")
+        return name
+
+    @field_validator("path")
+    @classmethod
+    def _is_either(cls, path: str | None, others: ValidationInfo) -> str | None:
+        if "name" in others.data and (others.data["name"] is None) == (path is None):
+            raise ValueError("give either data.name or data.path, and not both")
+        return path
+
+    @field_validator("target")
+    @classmethod
+    def _is_another(cls, target: str, others: ValidationInfo) -> str:
+        if target == others.data.get("source"):
+            raise ValueError("the target must be another language than the source")
+        return target
+
+    @field_validator("vocabulary")
+    @classmethod
+    def _is_enough(cls, vocabulary: int | None, others: ValidationInfo) -> int | None:
+        if others.data.get("tokenizer") == "bpe" and (vocabulary is None or vocabulary < MIN_BPE_VOCABULARY):
+            raise ValueError(f'the tokenizer "bpe" needs a vocabulary of at least {MIN_BPE_VOCABULARY}, such as 8000')
+        return vocabulary
+
+
+class MtDropout(Section):
+    """Dropout, each with one mask for all steps of a sentence ("locked").
+
+    Attributes:
+        input: on the embeddings of both sides.
+        between: on the output of each layer but the decoder's last.
+        output: on what the softmax sees.
+    """
+
+    input: DropProbability = 0.2
+    between: DropProbability = 0.2
+    output: DropProbability = 0.2
+
+
+class MtModel(GateSection):
+    """The model.
+
+    Attributes:
+        embedding: width of the word vectors.
+        hidden: width of each layer.
+        layers: of the encoder, and of the decoder.
+        decoder_layers: of the decoder, if not as many.
+        tied: which matrices are one: "none", "output" (softmax and target embedding) or "all" (source embedding too).
+        residual: add the input of a layer to its output; deep stacks need it.
+        dropout: see `MtDropout`.
+        weight_dropout: DropConnect on the recurrent weights; the paper has none here.
+    """
+
+    embedding: Count = 256
+    hidden: Count = 256
+    layers: Count = 2
+    decoder_layers: Count | None = None
+    tied: Literal["none", "output", "all"] = "output"
+    residual: bool = False
+    dropout: MtDropout = Field(default_factory=MtDropout)
+    weight_dropout: DropProbability = 0.0
+
+
+class MtTrain(TrainSection):
+    """How to train a translation model.
+
+    Attributes:
+        batch_size: sentence pairs in a batch, over all processes together; or
+        batch_tokens: tokens in a batch at most, both sides with their padding.
+        label_smoothing: share of the target's probability that is spread over the vocabulary.
+        best_by: whether the best validation is that of the highest BLEU or of the lowest loss.
+    """
+
+    optimizer: AdamW | NtAsgd | AdaDelta = Field(default_factory=AdaDelta, discriminator="name")
+    batch_size: Count | None = None
+    batch_tokens: Count | None = Field(default=None, validate_default=True)
+    clip: NonNegative = 2.0
+    label_smoothing: DropProbability = 0.0
+    best_by: Literal["bleu", "loss"] = "bleu"
+
+    @field_validator("batch_tokens")
+    @classmethod
+    def _is_either(cls, batch_tokens: int | None, others: ValidationInfo) -> int | None:
+        if "batch_size" in others.data and (others.data["batch_size"] is None) == (batch_tokens is None):
+            raise ValueError("give either train.batch_size or train.batch_tokens, and not both")
+        return batch_tokens
+
+
+class BleuSection(Section):
+    """How sacreBLEU compares.
+
+    Attributes:
+        tokenize: "none" for text that is tokenised already, "13a" or "intl" for plain text.
+        lowercase: case does not matter.
+    """
+
+    tokenize: Literal["none", "13a", "intl"] = "none"
+    lowercase: bool = False
+
+
+class MtEvaluate(Section):
+    """How to translate and to score.
+
+    Attributes:
+        beam: how many hypotheses are followed; 1 is greedy.
+        length_penalty: scores are divided by length to this power; 0 prefers short translations.
+        batch_size: sentences that are translated at once; it does not change the result.
+        bleu: see `BleuSection`.
+    """
+
+    beam: Count = 5
+    length_penalty: NonNegative = 1.0
+    batch_size: Count = 64
+    bleu: BleuSection = Field(default_factory=BleuSection)
+
+
+class MtRecipe(Section):
+    """Everything about the training of a translation model."""
+
+    task: Literal["mt"]
+    data: MtData
+    model: MtModel = Field(default_factory=MtModel)
+    train: MtTrain
+    evaluate: MtEvaluate = Field(default_factory=MtEvaluate)
+
+    @field_validator("model")
+    @classmethod
+    def _fits_the_data(cls, model: MtModel, others: ValidationInfo) -> MtModel:
+        if model.tied == "all" and "data" in others.data and not others.data["data"].joint:
+            raise ValueError('model.tied = "all" needs one vocabulary for both sides: set data.joint = true')
+        return model

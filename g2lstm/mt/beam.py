@@ -1,0 +1,207 @@
+"""Beam search: the likeliest sentences of a model that predicts one word at a time, for many sentences at once."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import NamedTuple, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from g2lstm.errors import G2Error
+
+
+class SearchState(Protocol):
+    """What a model remembers of B sentences with K hypotheses each."""
+
+    def select(self, sentences: Tensor, hypotheses: Tensor) -> Self:
+        """Keeps sentences (B',); hypothesis k of sentence b goes on from what was hypotheses[b, k], (B', K')."""
+
+
+S = TypeVar("S", bound=SearchState)
+S_co = TypeVar("S_co", bound=SearchState, covariant=True)
+
+
+class StepOutput(Protocol[S_co]):
+    """What a model says of the next word; S is the length of the source and V the number of target words."""
+
+    @property
+    def log_probabilities(self) -> Tensor:
+        """(B, K, V)."""
+
+    @property
+    def state(self) -> S_co:
+        """After the step."""
+
+    @property
+    def attention(self) -> Tensor:
+        """(B, K, S)."""
+
+
+class Step(Protocol[S]):
+    """One step of a model."""
+
+    def __call__(self, tokens: Tensor, state: S, /) -> StepOutput[S]:
+        """Reads the last word of each hypothesis, tokens (B, K)."""
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A finished sentence.
+
+    Attributes:
+        tokens: without `<eos>`.
+        log_probability: of the tokens and of `<eos>`.
+        score: log_probability / length**length_penalty, where length counts `<eos>`.
+        attention: (len(tokens) + 1, S) on the CPU, where the model looked for each token and for `<eos>`; or None.
+    """
+
+    tokens: list[int]
+    log_probability: float
+    score: float
+    attention: Tensor | None = field(default=None, compare=False)
+
+
+def beam_search(
+    step: Step[S],
+    state: S,
+    batch: int,
+    *,
+    eos: int,
+    max_lengths: Tensor,
+    beam: int = 5,
+    length_penalty: float = 1.0,
+    n_best: int = 1,
+    forbidden: Sequence[int] = (),
+    keep_attention: bool = False,
+) -> list[list[Hypothesis]]:
+    """The best hypotheses of each sentence, best first; fewer than `n_best` where no more exist.
+
+    Each step keeps the `beam` likeliest unfinished hypotheses. One is finished when its `<eos>` is among the `beam`
+    likeliest continuations of its sentence, and takes no place from the unfinished. A sentence ends when `beam`
+    hypotheses have finished, so that a beam of 1 is greedy search; or sooner, when no unfinished one can still beat
+    the `n_best` finished, which changes nothing but the time. It then leaves the batch.
+
+    Args:
+        step: reads a word for each hypothesis and says what may follow.
+        state: of the model before the first word, with one hypothesis a sentence.
+        batch: B, the number of sentences.
+        eos: the id of `<eos>`, which begins and ends each sentence.
+        max_lengths: (B,) int64 on the model's device, how many tokens each may have before `<eos>`; there it must end.
+        beam: K, hypotheses kept a sentence.
+        length_penalty: the power of the length by which log-probabilities are divided; 0 does not favour longer ones.
+        n_best: hypotheses wanted of each sentence.
+        forbidden: ids that never come, such as that of `<unk>`.
+        keep_attention: give each hypothesis its attention, which takes memory.
+    """
+    _check(batch, max_lengths, eos, beam, length_penalty, n_best, forbidden)
+    if not batch:
+        return []
+    device = max_lengths.device
+    not_words = torch.tensor([eos, *forbidden], device=device)
+    found: list[list[Hypothesis]] = [[] for _ in range(batch)]
+    # Of each sentence in the batch: its number, how many hypotheses have finished, and the best scores of those.
+    numbers, finished = torch.arange(batch, device=device), torch.zeros(batch, dtype=torch.int64, device=device)
+    best = torch.full((batch, n_best), -math.inf, device=device)
+    # Of each unfinished hypothesis: its log-probability, its tokens (B, K, t), and where it looked (B, K, t, S).
+    totals, tokens = torch.zeros(batch, 1, device=device), torch.full((batch, 1, 1), eos, device=device)
+    looks: Tensor | None = None
+    for length in count(1):  # of what finishes now, with <eos>
+        output = step(tokens[:, :, -1], state)
+        if keep_attention:
+            look = output.attention.unsqueeze(2)
+            looks = look if looks is None else torch.cat([looks, look], dim=2)
+        ends, words = _continuations(output.log_probabilities, totals, max_lengths < length, not_words, beam)
+
+        scores = ends.totals / length**length_penalty
+        is_end = scores > -math.inf
+        rows, parents = is_end.nonzero()[:, 0], ends.parents[is_end]
+        columns = [numbers[rows], tokens[rows, parents, 1:], ends.totals[is_end], scores[is_end]]
+        attentions = [None] * len(rows) if looks is None else looks[rows, parents].cpu()
+        for number, ids, total, score, attention in zip(*(c.tolist() for c in columns), attentions, strict=True):
+            found[number].append(Hypothesis(ids, total, score, attention))
+
+        finished = finished + is_end.sum(dim=1)
+        best = torch.cat([best, scores], dim=1).topk(n_best).values
+        # Log-probabilities only fall, and the longest sentence divides them by the most.
+        hope = words.totals[:, 0] / (max_lengths + 1) ** length_penalty
+        going_on = ((finished < beam) & (hope > best[:, -1])).nonzero().squeeze(1)
+        if not len(going_on):
+            break
+        numbers, finished, best = numbers[going_on], finished[going_on], best[going_on]
+        max_lengths, totals, parents = max_lengths[going_on], words.totals[going_on], words.parents[going_on]
+        before = (going_on.unsqueeze(1), parents)
+        tokens = torch.cat([tokens[before], words.tokens[going_on].unsqueeze(2)], dim=2)
+        looks = None if looks is None else looks[before]
+        state = output.state.select(going_on, parents)
+    return [sorted(one, key=lambda hypothesis: -hypothesis.score)[:n_best] for one in found]
+
+
+class _Continuations(NamedTuple):
+    """Hypotheses made one token longer, the likeliest of each sentence first; a total of -inf is no hypothesis."""
+
+    totals: Tensor  # (B, n), log-probabilities
+    parents: Tensor  # (B, n), which hypotheses they continue
+    tokens: Tensor  # (B, n), with what
+
+
+def _continuations(
+    log_probabilities: Tensor, totals: Tensor, must_end: Tensor, not_words: Tensor, beam: int
+) -> tuple[_Continuations, _Continuations]:
+    """The continuations with `<eos>` that are among the `beam` likeliest, and the `beam` likeliest with words.
+
+    Only what each hypothesis offers at best is compared, because the one pass over all words is what takes time.
+
+    Args:
+        log_probabilities: (B, K, V).
+        totals: (B, K), log-probabilities of the hypotheses.
+        must_end: (B,), sentences that can take no more words.
+        not_words: `<eos>`, then what is forbidden.
+        beam: how many.
+    """
+    values, words = log_probabilities.topk(min(beam + len(not_words), log_probabilities.size(2)))
+    if values[..., 0].isnan().any():
+        raise G2Error("the model's log-probabilities are not numbers (NaN): its weights are broken; train it again")
+    is_no_word = torch.isin(words, not_words) | must_end.view(-1, 1, 1)
+    end = not_words[:1]
+    values = torch.cat([log_probabilities[..., end], values.masked_fill(is_no_word, -math.inf)], dim=2)
+    words = torch.cat([end.expand_as(words[..., :1]), words], dim=2)
+    offers = values.size(2)  # of each hypothesis; the first is <eos>
+
+    # There is one <eos> for each of at most `beam` hypotheses, so twice as many continuations have enough words.
+    flat = (totals.unsqueeze(2) + values).flatten(1)
+    best, places = flat.topk(min(2 * beam, flat.size(1)))
+    parents, tokens, is_end = places // offers, words.flatten(1).gather(1, places), places % offers == 0
+    ends = best.masked_fill(~is_end, -math.inf)[:, :beam]
+    going_on, order = best.masked_fill(is_end, -math.inf).topk(min(beam, best.size(1)))
+    return (
+        _Continuations(ends, parents[:, :beam], tokens[:, :beam]),
+        _Continuations(going_on, parents.gather(1, order), tokens.gather(1, order)),
+    )
+
+
+def _check(
+    batch: int,
+    max_lengths: Tensor,
+    eos: int,
+    beam: int,
+    length_penalty: float,
+    n_best: int,
+    forbidden: Sequence[int],
+) -> None:
+    if max_lengths.shape != (batch,):
+        raise G2Error(f"max_lengths must be ({batch},), one for each sentence, got {tuple(max_lengths.shape)}")
+    if batch and max_lengths.min() < 0:
+        raise G2Error(f"max_lengths must be at least 0, got {int(max_lengths.min())}")
+    if beam < 1:
+        raise G2Error(f"beam must be at least 1, got {beam}; 1 is greedy search, 5 is usual")
+    if not 0 <= length_penalty <= 10:
+        raise G2Error(
+            f"length_penalty must be from 0 to 10, got {length_penalty}; "
+            "0 is none, 1 compares sentences by their mean log-probability"
+        )
+    if not 1 <= n_best <= beam:
+        raise G2Error(f"n_best must be from 1 to the beam of {beam}, got {n_best}; a wider beam finds more")
+    if eos in forbidden:
+        raise G2Error(f"<eos>, token id {eos}, is forbidden, so that no sentence could end; take it out of forbidden")

@@ -1,0 +1,46 @@
+"""BLEU and chrF of translations, as sacreBLEU computes them, with the signatures that make figures comparable."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from g2lstm.errors import G2Error
+
+TOKENIZERS = ("none", "13a", "intl")
+
+
+class Scores(NamedTuple):
+    """How near translations are to their references, each from 0 to 100."""
+
+    bleu: float
+    bleu_signature: str
+    chrf: float
+    chrf_signature: str
+    sentences: int
+
+
+def score(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str, lowercase: bool) -> Scores:
+    """Scores the translations of a whole corpus together, one reference each.
+
+    Args:
+        hypotheses: translations, one line each.
+        references: what they should be, in the same order.
+        tokenize: "none" for text whose tokens stand apart already, as `multi-bleu.perl` reads it; "13a" or "intl" for
+            plain text.
+        lowercase: whether case does not matter.
+    """
+    if tokenize not in TOKENIZERS:
+        raise G2Error(f"tokenize must be one of {', '.join(map(repr, TOKENIZERS))}, got {tokenize!r}")
+    if len(hypotheses) != len(references):
+        raise G2Error(
+            f"there are {len(hypotheses)} translations and {len(references)} references; give one reference for each"
+        )
+    if not hypotheses:
+        raise G2Error("there are no translations to score; give at least one")
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
+    # `force` only silences the warning that text looks tokenised; it is not part of the score.
+    bleu, chrf = BLEU(tokenize=tokenize, lowercase=lowercase, force=True), CHRF(lowercase=lowercase)
+    bleu_score = bleu.corpus_score(hypotheses, [references]).score
+    chrf_score = chrf.corpus_score(hypotheses, [references]).score
+    return Scores(bleu_score, str(bleu.get_signature()), chrf_score, str(chrf.get_signature()), len(hypotheses))

@@ -1,0 +1,98 @@
+"""Text for people from tokenised text: what Moses' tokenizer took apart and escaped, together again."""
+
+import re
+
+from g2lstm.errors import G2Error
+
+LANGUAGES = ("de", "en")
+
+# The ampersand comes last, so that "&amp;lt;" becomes "&lt;".
+_ESCAPES = {
+    "&apos;": "'",
+    "&quot;": '"',
+    "&lt;": "<",
+    "&gt;": ">",
+    "&#91;": "[",
+    "&#93;": "]",
+    "&#124;": "|",
+    "&amp;": "&",
+}
+# Each pair of quotes is of one kind; the first opens and the second closes, since »«, «», „“ and “” are all in use.
+_QUOTES = {mark: kind[0] for kind in ('"', "'", "„“”‟", "‚‘’", "»«", "›‹") for mark in kind}
+_APOSTROPHES = frozenset("'’")
+_CLOSING = re.compile(r"[,.?!:;…)\]}]+")
+_OPENING = frozenset("([{¿¡#")
+_CURRENCY = frozenset("$£€¥")
+_CONTRACTION = re.compile(r"['’]\w.*|n['’]t", re.IGNORECASE)
+_DECADE = re.compile(r"\d\ds?")  # the ' 60s
+# In German the tokenizer leaves each apostrophe alone: "geht ' s", "o ' neill", "1 ' 000".
+_GERMAN_BEGINNINGS = ("o", "d", "l")
+_GERMAN_ENDING = re.compile(r"(s|n|ne|nen|nem|ner|t|ll|re|ve|sch(e[mnrs]?)?|000)\b.*", re.IGNORECASE)
+
+
+def detokenize(text: str, language: str, *, capitalize: bool = False) -> str:
+    """A line of tokenised text as people write it.
+
+    Args:
+        text: tokens with spaces between them.
+        language: "de" or "en".
+        capitalize: begin each sentence with a capital, and write the English "i" as one.
+    """
+    if language not in LANGUAGES:
+        raise G2Error(f"language must be one of {', '.join(map(repr, LANGUAGES))}, got {language!r}")
+    text = text.replace(" @-@ ", "-")
+    for escape, character in _ESCAPES.items():
+        text = text.replace(escape, character)
+    tokens = text.split()
+    if capitalize:
+        tokens = _capitalized(tokens, language)
+    pieces: list[str] = []
+    is_open = dict.fromkeys(_QUOTES.values(), False)
+    is_joined = True  # to the token before
+    for place, token in enumerate(tokens):
+        before = tokens[place - 1] if place else ""
+        after = tokens[place + 1] if place + 1 < len(tokens) else ""
+        joins_left, joins_right = _joins(before, token, after, language, is_open["'"])
+        if token in _QUOTES and not (joins_left or joins_right):
+            kind = _QUOTES[token]
+            # With nothing to open, a quote closes one that was opened in another line.
+            is_open[kind] = not is_open[kind] and bool(after) and not _CLOSING.fullmatch(after)
+            joins_left, joins_right = not is_open[kind], is_open[kind]
+        pieces.append(token if is_joined or joins_left else f" {token}")
+        is_joined = joins_right
+    return "".join(pieces)
+
+
+def _joins(before: str, token: str, after: str, language: str, is_quoted: bool) -> tuple[bool, bool]:
+    """Whether a token is written together with the one before it, and with the one after it; quotes aside."""
+    if _CLOSING.fullmatch(token):
+        return True, token == ":" and before[-1:].isdigit() and after[:1].isdigit()  # half past seven: 7:30
+    if token in _OPENING:
+        return False, True
+    if token == "/":
+        return True, True
+    if token == "%":
+        return language == "en", False
+    if token in _CURRENCY:
+        return False, after[:1].isdigit() and not before[-1:].isdigit()
+    if language == "en" and _CONTRACTION.fullmatch(token):
+        return True, False
+    if token in _APOSTROPHES and language == "en":
+        return before[-1:] == "s" and not is_quoted, _DECADE.fullmatch(after) is not None
+    if token in _APOSTROPHES:
+        is_ending = before[-1:].isalnum() and _GERMAN_ENDING.fullmatch(after) is not None
+        is_inside = is_ending or (before.lower() in _GERMAN_BEGINNINGS and after[:1].isalpha())
+        return is_inside, is_inside
+    return False, False
+
+
+def _capitalized(tokens: list[str], language: str) -> list[str]:
+    """The first word of each sentence with a capital; a full stop that is part of a token ends no sentence."""
+    capitalized, is_start = [], True
+    for token in tokens:
+        is_word = token[0].isalnum()
+        if (is_start and is_word) or (language == "en" and token == "i"):
+            token = token[0].upper() + token[1:]
+        is_start = token in (".", "?", "!") or (is_start and not is_word)
+        capitalized.append(token)
+    return capitalized

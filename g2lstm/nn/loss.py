@@ -1,0 +1,60 @@
+"""Cross entropy of a softmax over a vocabulary, which never holds all the logits."""
+
+import torch
+from torch import Tensor
+from torch.nn import LinearCrossEntropyOptions
+from torch.nn import functional as F  # noqa: N812  torch's own usage
+
+from g2lstm.errors import G2Error
+
+_CHUNK_ROWS = 128  # fewer rows make slow matrix products, more only take memory
+_CHUNK_LOGITS = 1 << 21  # with a small vocabulary a chunk may have more rows: 8 MB of float32 logits
+
+
+def cross_entropy(
+    features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, *, reduction: str = "mean"
+) -> Tensor:
+    """Cross entropy of a softmax over `features @ weight.T + bias`, computed from a chunk of rows at a time.
+
+    Loss and gradients of a chunk are computed together while its logits are in the processor's cache, then the logits
+    are forgotten: less memory than the full logits, and less time. Always in the precision of the weights, under
+    autocast too, because a sum over V exponentials in bfloat16 is no measure of anything. There is no second
+    derivative where more than one chunk is needed.
+
+    Args:
+        features: (N, E).
+        weight: (V, E).
+        bias: (V,), or None.
+        targets: (N,), int64.
+        reduction: "mean", "sum" or "none".
+    """
+    if features.dim() != 2 or targets.shape != features.shape[:1]:
+        raise G2Error(
+            f"features must be (N, E) and targets (N,), got {tuple(features.shape)} and {tuple(targets.shape)}; "
+            "flatten time and batch into one dimension"
+        )
+    if reduction not in ("mean", "sum", "none"):
+        raise G2Error(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    rows = max(_CHUNK_ROWS, _CHUNK_LOGITS // weight.size(0))
+    with torch.autocast(features.device.type, enabled=False):
+        features = features.to(weight.dtype)
+        if len(features) <= rows:
+            return F.cross_entropy(F.linear(features, weight, bias), targets, reduction=reduction)
+        options = LinearCrossEntropyOptions(batch_chunk_size=rows)
+        return F.linear_cross_entropy(features, weight, targets, linear_bias=bias, reduction=reduction, options=options)
+
+
+def smoothing_penalty(features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+    """(N,): cross entropy + s * this is the cross entropy with s of the target's probability spread over all V tokens.
+
+    It is the target's logit minus the mean of all V. For with z the logits and L their log-sum-exp, cross entropy is
+    L - z[target], and against a uniform target L - mean(z); the difference of the two is linear in the features.
+
+    Args:
+        features: (N, E); this and the others as in `cross_entropy`.
+        weight: (V, E).
+        bias: (V,), or None.
+        targets: (N,).
+    """
+    penalty = ((F.embedding(targets, weight) - weight.mean(0)) * features.to(weight.dtype)).sum(-1)
+    return penalty if bias is None else penalty + bias[targets] - bias.mean()

@@ -1,0 +1,88 @@
+"""`TrainedLanguageModel`: a language model with its tokenizer, ready to be used from Python."""
+
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from g2lstm.config.lm import LmRecipe
+from g2lstm.data.corpus import TokenStream, prepare_stream
+from g2lstm.data.registry import lm_files
+from g2lstm.data.tokenize import Tokenizer
+from g2lstm.errors import G2Error
+from g2lstm.lm.cache import CacheSettings, cached_perplexity
+from g2lstm.lm.evaluate import Score, perplexity
+from g2lstm.lm.generate import generate
+from g2lstm.lm.model import LanguageModel
+from g2lstm.runs.directory import RunDirectory
+
+
+class TrainedLanguageModel:
+    """A language model from a run directory.
+
+    Attributes:
+        run: its directory.
+        recipe: what it was trained by.
+        tokenizer: between text and token ids.
+        model: the module, in evaluation mode.
+    """
+
+    def __init__(self, run: RunDirectory, recipe: LmRecipe, tokenizer: Tokenizer, model: LanguageModel) -> None:
+        self.run = run
+        self.recipe = recipe
+        self.tokenizer = tokenizer
+        self.model = model
+
+    def perplexity(self, text: str, *, cache: CacheSettings | None = None, eval_gate: str | None = None) -> float:
+        """Of a text, each of whose lines ends with the end-of-sentence token."""
+        ids = [token for line in text.splitlines() for token in (*self.tokenizer.encode(line), self.tokenizer.eos_id)]
+        return self.score(torch.tensor(ids), cache=cache, eval_gate=eval_gate).perplexity
+
+    def score(self, tokens: torch.Tensor, *, cache: CacheSettings | None = None, eval_gate: str | None = None) -> Score:
+        """Of a stream of token ids, with or without the cache pointer."""
+        if cache is None:
+            return perplexity(self.model, tokens, eval_gate=eval_gate)
+        return cached_perplexity(self.model, tokens, cache, eval_gate=eval_gate)
+
+    def split(self, split: str, data_dir: Path | None = None) -> TokenStream:
+        """The tokens of a split of the data that the model was trained on."""
+        data = self.recipe.data
+        files = lm_files(data.name, None if data.path is None else Path(data.path), data_dir)
+        if split not in files:
+            raise G2Error(f"there is no split {split!r}; choose one of {', '.join(files)}")
+        return prepare_stream(files[split], self.tokenizer)
+
+    def generate(
+        self,
+        prompt: str = "",
+        *,
+        tokens: int = 50,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        allow_unknown: bool = False,
+    ) -> str:
+        """Continues a prompt; the empty one begins a sentence.
+
+        Args:
+            prompt: text.
+            tokens: how many tokens to add.
+            temperature: below 1 likelier words become likelier still; 0 always takes the likeliest.
+            top_k: draw from the k likeliest tokens only.
+            top_p: draw from the likeliest tokens whose probabilities sum to p.
+            seed: makes the draw repeatable.
+            allow_unknown: let the model say `<unk>`.
+        """
+        ids = [self.tokenizer.eos_id, *self.tokenizer.encode(prompt)]
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        continuation = generate(
+            self.model,
+            ids,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            forbidden=() if allow_unknown else (self.tokenizer.unk_id,),
+            generator=generator,
+        )
+        return self.tokenizer.decode([*ids[1:], *islice(continuation, tokens)])

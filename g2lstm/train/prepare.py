@@ -1,0 +1,84 @@
+"""From a recipe to a task of the training loop: data, tokenizers, model."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+
+from g2lstm.config import LmRecipe, MtRecipe, Recipe
+from g2lstm.data.corpus import prepare_stream, prepare_tokenizer
+from g2lstm.data.pairs import mt_files, prepare_pairs, prepare_tokenizers
+from g2lstm.data.registry import lm_files
+from g2lstm.data.tokenize import Tokenizer
+from g2lstm.runs.directory import RunDirectory
+from g2lstm.runs.models import build_language_model, build_translation_model
+from g2lstm.runs.trained import load_language_model, load_translation_model
+from g2lstm.runs.translation import SOURCE_TOKENIZER, TARGET_TOKENIZER
+from g2lstm.train.lm import LanguageModelTask
+from g2lstm.train.mt import TranslationTask
+from g2lstm.train.task import Task
+
+
+class Prepared(NamedTuple):
+    """What training starts from."""
+
+    task: Task
+    tokenizers: dict[str, Tokenizer]  # by the names of their files in the run directory
+
+
+def prepare(recipe: Recipe, accelerator: Accelerator, data_dir: Path | None = None) -> Prepared:
+    """Gets the data ready and builds the model, with the recipe's seed or from the run that is to be finetuned."""
+    if isinstance(recipe, LmRecipe):
+        return _prepare_lm(recipe, accelerator, data_dir)
+    return _prepare_mt(recipe, accelerator, data_dir)
+
+
+def _prepare_lm(recipe: LmRecipe, accelerator: Accelerator, data_dir: Path | None) -> Prepared:
+    data, earlier = recipe.data, recipe.train.finetune_from
+    files = lm_files(data.name, None if data.path is None else Path(data.path), data_dir)
+    with accelerator.main_process_first():
+        if earlier is not None:  # its weights know no other ids
+            tokenizer = RunDirectory.open(Path(earlier), task="lm").tokenizer()
+        else:
+            tokenizer = prepare_tokenizer(
+                files["train"],
+                data.tokenizer,
+                vocabulary=data.vocabulary,
+                min_frequency=data.min_frequency,
+                lowercase=data.lowercase,
+            )
+        train, valid = (prepare_stream(files[split], tokenizer) for split in ("train", "valid"))
+    set_seed(recipe.train.seed)
+    model = build_language_model(recipe, len(tokenizer)).to(accelerator.device)
+    if earlier is not None:
+        model.load_state_dict(load_language_model(earlier).model.state_dict())
+    where = {"device": accelerator.device, "rank": accelerator.process_index, "world_size": accelerator.num_processes}
+    return Prepared(LanguageModelTask(recipe, model, train, valid, **where), {"tokenizer.json": tokenizer})
+
+
+def _prepare_mt(recipe: MtRecipe, accelerator: Accelerator, data_dir: Path | None) -> Prepared:
+    data, earlier = recipe.data, recipe.train.finetune_from
+    files = mt_files(data.name, None if data.path is None else Path(data.path), data.source, data.target, data_dir)
+    with accelerator.main_process_first():
+        if earlier is not None:
+            run = RunDirectory.open(Path(earlier), task="mt")
+            source, target = run.tokenizer(SOURCE_TOKENIZER), run.tokenizer(TARGET_TOKENIZER)
+        else:
+            source, target = prepare_tokenizers(
+                files["train"],
+                data.tokenizer,
+                vocabulary=data.vocabulary,
+                joint=data.joint,
+                min_frequency=data.min_frequency,
+                lowercase=data.lowercase,
+                is_tokenized=data.is_tokenized,
+            )
+        train, valid = (prepare_pairs(files[split], source, target) for split in ("train", "valid"))
+    set_seed(recipe.train.seed)
+    model = build_translation_model(recipe, len(source), len(target)).to(accelerator.device)
+    if earlier is not None:
+        model.load_state_dict(load_translation_model(earlier).model.state_dict())
+    where = {"device": accelerator.device, "rank": accelerator.process_index, "world_size": accelerator.num_processes}
+    task = TranslationTask(recipe, model, train, valid, (source, target), **where)
+    return Prepared(task, {SOURCE_TOKENIZER: source, TARGET_TOKENIZER: target})
