@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.progress import Progress as Bar
 
 from g2lstm.cli.options import DataDir, EvalGate, Json, Run
@@ -47,30 +48,36 @@ def evaluate(
     others = for_translation if isinstance(trained, TrainedLanguageModel) else for_language
     if wrong := [name for name, value in others.items() if value is not None and value is not False]:
         raise G2Error(f"{', '.join(wrong)} cannot be used here: {run} is a run of task {trained.recipe.task!r}")
-    if dynamic and (cache or tune):
+    given = [value for value in (cache_window, cache_theta, cache_lambda) if value is not None]
+    if tune and given:
+        raise G2Error("--tune-cache chooses window, theta and lambda itself; leave them out, or --tune-cache")
+    cache = cache or tune or bool(given)
+    trained.run.results()  # if they cannot be read, better to know before than after
+    if dynamic and cache:
         raise G2Error("--dynamic and --cache are two evaluations; ask for one at a time")
     from g2lstm.nn.mode import lstms
 
     gate = lstms(trained.model)[0].eval_gate if eval_gate is None else eval_gate
     if isinstance(trained, TrainedLanguageModel):
-        settings = (cache or tune, cache_window, cache_theta, cache_lambda, tune)
+        settings = (cache, cache_window, cache_theta, cache_lambda, tune)
         result = _perplexity(trained, split, gate, settings, dynamic, data_dir)
         summary = f"perplexity [bold]{result['perplexity']:.2f}[/] on {split}, {result['tokens']:,} tokens"
     else:
         result = _bleu(trained, split, gate, beam, length_penalty, data_dir)
         summary = f"BLEU [bold]{result['bleu']:.2f}[/], chrF {result['chrf']:.2f} on {split}, "
         summary += f"{result['sentences']:,} sentences"
-    trained.run.add_result(result)
     if as_json:
         print(json.dumps(result))
+        trained.run.add_result(result)
         return
-    console().print(f"{run}: {summary}", soft_wrap=True)
+    console().print(f"{escape(str(run))}: {summary}", soft_wrap=True)
     if "trained_on" in result:
         console().print(f"trained on {result['trained_on']}", highlight=False)
     if "bleu" in result:
         console().print(f"BLEU|{result['bleu_signature']}", highlight=False, soft_wrap=True)
         console().print(f"chrF2|{result['chrf_signature']}", highlight=False, soft_wrap=True)
     console().print(result["signature"], highlight=False, soft_wrap=True)
+    trained.run.add_result(result)
 
 
 def _perplexity(

@@ -14,7 +14,7 @@ def generate(
     temperature: Annotated[float, typer.Option(help="Below 1 bolder, above 1 wilder; 0 takes the likeliest.")] = 1.0,
     top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens only.")] = None,
     top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens that sum to p.")] = 1.0,
-    seed: Annotated[int | None, typer.Option(help="Makes the draw repeatable.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Makes the draw repeatable.")] = None,
     allow_unknown: Annotated[bool, typer.Option("--allow-unknown", help="Let the model say <unk>.")] = False,
 ) -> None:
     """Continues a prompt.

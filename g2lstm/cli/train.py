@@ -35,7 +35,7 @@ class BarObserver:
         self.bar.start()  # not before there is something to show: an error should stand alone
         loss = values["loss"]
         self._smooth = loss if self._smooth is None else 0.98 * self._smooth + 0.02 * loss
-        rate = progress.tokens / max(progress.seconds - progress.validation_seconds, 1e-9)
+        rate = progress.tokens / max(progress.seconds - progress.validating_seconds, 1e-9)
         self.bar.update(
             self.task,
             completed=share,
@@ -57,11 +57,11 @@ class BarObserver:
         text = f"epoch {progress.epoch}: validation {_shown(validation.scores)}"
         if gates:
             text += f", {sum(gates) / len(gates):.0%} of i and f beyond 0.1/0.9"
-        self.bar.console.print(text + (" (best)" if is_best else ""), highlight=False)
+        self.bar.console.print(text + (" (best)" if is_best else ""), highlight=False, markup=False)
 
     def on_message(self, message: str) -> None:
         """As it is."""
-        self.bar.console.print(message, highlight=False)
+        self.bar.console.print(message, highlight=False, markup=False)
 
 
 def _stop(bar: Bar) -> None:
@@ -99,7 +99,10 @@ def train(
     from g2lstm.train.loop import Interrupted
     from g2lstm.train.start import train as start
 
-    folder = Path("runs") / Path(recipe).stem if out is None else out
+    folder = out
+    if folder is None:  # the recipe of a run means that run
+        path = Path(recipe)
+        folder = path.parent if path.name == "recipe.toml" and path.is_file() else Path("runs") / path.stem
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -121,5 +124,7 @@ def train(
     if not is_main:
         return
     best = _shown(progress.best_scores)
-    console().print(f"{folder}: best validation {best} after {progress.seconds / 60:.1f} minutes", highlight=False)
-    console().print(f"next: g2lstm eval {folder} --split test", highlight=False)
+    console().print(
+        f"{folder}: best validation {best} after {progress.seconds / 60:.1f} minutes", highlight=False, markup=False
+    )
+    console().print(f"next: g2lstm eval {folder} --split test", highlight=False, markup=False)

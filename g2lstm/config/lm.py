@@ -109,7 +109,7 @@ class LmTrain(TrainSection):
         bptt_half_probability: how often the mean length is half as long.
         bptt_minimum: the shortest length.
         activation_regularisation: weight of the squared outputs of the last layer, after dropout (alpha).
-        temporal_regularisation: weight of the squared change of those outputs from step to step (beta).
+        temporal_regularisation: weight of the squared change of its outputs from step to step, before dropout (beta).
     """
 
     batch_size: Count = 20
@@ -140,13 +140,11 @@ class LmEvaluate(Section):
 
     Attributes:
         batch_size: for validation.
-        test_batch_size: for the test.
         bptt: tokens that are evaluated at once; it does not change the result.
         cache: see `CacheSection`.
     """
 
     batch_size: Count = 10
-    test_batch_size: Count = 1
     bptt: Count = 70
     cache: CacheSection = Field(default_factory=CacheSection)
 

@@ -122,7 +122,7 @@ class TrainSection(Section):
     optimizer: AdamW | NtAsgd | AdaDelta = Field(default_factory=NtAsgd, discriminator="name")
     epochs: Count | None = None
     minutes: Positive | None = Field(default=None, validate_default=True)
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
     clip: NonNegative = 0.25
     patience: Count | None = None
     checkpoint_minutes: Positive = 10.0

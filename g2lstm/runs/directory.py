@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,14 +46,19 @@ class RunDirectory:
             tokenizers: by the names of their files.
         """
         run = cls(path)
-        if run.recipe_file.exists():
-            raise G2Error(f"{path} holds a run already; go on with it by --resume, or choose another folder with --out")
-        if path.exists() and (not path.is_dir() or any(item.name != ".lock" for item in path.iterdir())):
-            raise G2Error(f"{path} exists and is not an empty folder; choose another with --out")
+        run.check_new()
         for name, tokenizer in tokenizers.items():
             tokenizer.save(path / name)
         run._write(run.recipe_file, recipe_to_toml(recipe).encode())
         return run
+
+    def check_new(self) -> None:
+        """Raises unless a run can begin here."""
+        path = self.path
+        if self.recipe_file.exists():
+            raise G2Error(f"{path} holds a run already; go on with it by --resume, or choose another folder with --out")
+        if path.exists() and (not path.is_dir() or any(item.name != ".lock" for item in path.iterdir())):
+            raise G2Error(f"{path} exists and is not an empty folder; choose another with --out")
 
     @classmethod
     def open(cls, path: Path, *, task: str | None = None) -> "RunDirectory":
@@ -112,8 +118,12 @@ class RunDirectory:
 
     def append_metrics(self, values: Mapping[str, Any]) -> None:
         """One line of metrics.jsonl."""
-        with self.metrics_file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
+        with self.metrics_file.open("a+b") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":  # a crash cut the last line short
+                    file.write(b"\n")
+            file.write(json.dumps(values).encode() + b"\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """All lines of metrics.jsonl; a last line that a crash cut short is left out."""
@@ -129,13 +139,13 @@ class RunDirectory:
 
     def results(self) -> list[dict[str, Any]]:
         """The scores so far, each with its signature."""
-        if not self.result_file.is_file():
+        if not self.result_file.exists():
             return []
         try:
             scores = json.loads(self.result_file.read_text(encoding="utf-8"))["scores"]
-        except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError):
+        except (OSError, json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError):
             raise G2Error(f"{self.result_file} cannot be read; delete it, and evaluate anew") from None
-        if not isinstance(scores, list):
+        if not isinstance(scores, list) or not all(isinstance(score, dict) for score in scores):
             raise G2Error(f"{self.result_file} holds no list of scores; delete it, and evaluate anew")
         return scores
 
@@ -158,8 +168,12 @@ class RunDirectory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keeps a second process out while this one trains; the system lets go of the lock if it dies."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("w") as file:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            opened = (self.path / ".lock").open("a")
+        except OSError as error:
+            raise G2Error(f"{self.path} cannot be made or written to: {error.strerror}; choose --out") from None
+        with opened as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

@@ -35,7 +35,11 @@ class TrainedLanguageModel:
 
     def perplexity(self, text: str, *, cache: CacheSettings | None = None, eval_gate: str | None = None) -> float:
         """Of a text, each of whose lines ends with the end-of-sentence token."""
-        ids = [token for line in text.splitlines() for token in (*self.tokenizer.encode(line), self.tokenizer.eos_id)]
+        ids = [
+            token
+            for line in text.removesuffix("\n").split("\n")
+            for token in (*self.tokenizer.encode(line), self.tokenizer.eos_id)
+        ]
         return self.score(torch.tensor(ids), cache=cache, eval_gate=eval_gate).perplexity
 
     def score(self, tokens: torch.Tensor, *, cache: CacheSettings | None = None, eval_gate: str | None = None) -> Score:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import nn
 
 from g2lstm.config.lm import LmRecipe
 from g2lstm.errors import G2Error
@@ -26,10 +26,10 @@ def load_language_model(run_dir: str | Path) -> TrainedLanguageModel:
     run = RunDirectory.open(Path(run_dir), task="lm")
     recipe = run.recipe
     assert isinstance(recipe, LmRecipe)
-    tokenizer, weights = run.tokenizer(), run.load_weights()
+    tokenizer = run.tokenizer()
     model = build_language_model(recipe, len(tokenizer))
-    _fill(model, weights, run)
-    return TrainedLanguageModel(run, recipe, tokenizer, model)
+    fill(model, run)
+    return TrainedLanguageModel(run, recipe, tokenizer, model.eval())
 
 
 def load_translation_model(run_dir: str | Path) -> TrainedTranslationModel:
@@ -38,20 +38,20 @@ def load_translation_model(run_dir: str | Path) -> TrainedTranslationModel:
     recipe = run.recipe
     assert not isinstance(recipe, LmRecipe)
     source, target = run.tokenizer(SOURCE_TOKENIZER), run.tokenizer(TARGET_TOKENIZER)
-    weights = run.load_weights()
     model = build_translation_model(recipe, len(source), len(target))
-    _fill(model, weights, run)
-    return TrainedTranslationModel(run, recipe, source, target, model)
+    fill(model, run)
+    return TrainedTranslationModel(run, recipe, source, target, model.eval())
 
 
-def _fill(model: nn.Module, weights: dict[str, Tensor], run: RunDirectory) -> None:
+def fill(model: nn.Module, run: RunDirectory) -> None:
+    """Gives a model the weights of a run; they must fit."""
+    weights = run.load_weights()
     expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     found = {name: tuple(value.shape) for name, value in weights.items()}
     if expected != found:
         wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
         raise G2Error(
-            f"{run.model_file} does not fit recipe.toml and tokenizer.json beside it: {wrong[0]} has shape "
-            f"{found.get(wrong[0], 'none')}, expected {expected.get(wrong[0], 'none')}; the run is mixed up"
+            f"{run.model_file} does not fit the recipe and the tokenizer: {wrong[0]} has shape "
+            f"{found.get(wrong[0], 'none')}, expected {expected.get(wrong[0], 'none')}; use its own"
         )
     model.load_state_dict(weights)
-    model.eval()

@@ -20,6 +20,10 @@ VERSION = 1
 KEPT = 2  # the newest, and the one before in case that the newest is broken on disk
 
 
+class WrongVersionError(G2Error):
+    """A checkpoint that is not broken, but written by another g2lstm."""
+
+
 def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any]) -> Path:
     """Writes a state of nested dicts and lists of tensors, numbers, strings, booleans and None; removes old ones."""
     tensors: dict[str, Tensor] = {}
@@ -32,7 +36,8 @@ def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any]) -> Path:
     path = folder / f"{name}.json"
     with write_atomically(path) as file:
         file.write(json.dumps(header).encode())
-    for old in sorted(folder.glob("step-*.json"))[:-KEPT]:
+    earlier = sorted(old for old in folder.glob("step-*.json") if old.stem < name)
+    for old in earlier[: len(earlier) - (KEPT - 1)]:
         old.unlink()
         old.with_suffix(".safetensors").unlink(missing_ok=True)
     return path
@@ -47,7 +52,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
         raise G2Error(f"the checkpoint {path} cannot be read: {error}") from None
     if version != VERSION:
-        raise G2Error(f"the checkpoint {path} is of version {version}, this g2lstm reads version {VERSION}")
+        raise WrongVersionError(f"the checkpoint {path} is of version {version}, this g2lstm reads version {VERSION}")
     if hashlib.sha256(content).hexdigest() != checksum:
         raise G2Error(f"the checkpoint {path} is broken: its tensors do not have the checksum they were saved with")
     state: dict[str, Any] = _put_tensors(outline, load(content))
@@ -55,13 +60,21 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def latest_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
-    """The newest whole checkpoint, or None; and what was wrong with those newer than it."""
+    """The newest whole checkpoint, or None if there is none at all; and what was wrong with those newer than it.
+
+    Raises:
+        G2Error: there are checkpoints, but none can be read; or the newest is of another version.
+    """
     problems: list[str] = []
     for path in sorted(folder.glob("step-*.json"), reverse=True):
         try:
             return load_checkpoint(path), problems
+        except WrongVersionError:
+            raise
         except G2Error as error:
             problems.append(str(error))
+    if problems:
+        raise G2Error(f"{problems[0]}; no other is whole, so that training cannot go on; start anew with --out")
     return None, problems
 
 

@@ -34,7 +34,8 @@ class Progress:
     tokens: int = 0
     seconds: float = 0.0
     epochs: float | None = None  # to train for; None until a budget in minutes has been fitted
-    validation_seconds: float = 0.0
+    validation_seconds: float = 0.0  # of the last validation
+    validating_seconds: float = 0.0  # of all of them
     best: float = math.inf  # the lowest criterion of a validation
     best_scores: dict[str, float] = field(default_factory=dict)  # of that validation
     stale: int = 0  # validations since then
@@ -105,7 +106,7 @@ class Trainer:
                     continue
                 self._update(batch, metrics)
                 self._fit_budget()
-                if self._interrupted:
+                if self._is_interrupted():
                     path = self._save()
                     raise Interrupted(f"training was interrupted; its state is saved in {path}")
                 if time.monotonic() - self._saved_at > 60 * self.settings.checkpoint_minutes:
@@ -124,10 +125,11 @@ class Trainer:
         optim.set_learning_rate(self.optimizer, rate)
         loss = self.task.loss(self.module, batch)
         if not math.isfinite(loss.nats):
-            raise G2Error(self._diverged(loss.nats))
+            raise G2Error(self._diverged(f"the loss became {loss.nats}"))
         self.accelerator.backward(loss.total)
-        if self.settings.clip:
-            self.accelerator.clip_grad_norm_(self.task.model.parameters(), self.settings.clip)
+        norm = self.accelerator.clip_grad_norm_(self.task.model.parameters(), self.settings.clip or math.inf)
+        if norm is not None and not norm.isfinite():
+            raise G2Error(self._diverged(f"the gradient became {norm.item()}"))
         self.optimizer.step()
         self.optimizer.zero_grad()
         if self.averaging is not None:
@@ -166,7 +168,8 @@ class Trainer:
             fired = self.progress.step > 0 and self.averaging.check(validation.criterion)
             if fired and not was_averaging:
                 self.observer.on_message("validation has stopped improving: the weights are averaged from here on")
-        self.progress.validation_seconds = time.monotonic() - start
+        (self.progress.validation_seconds,) = self._of_first([time.monotonic() - start])
+        self.progress.validating_seconds += self.progress.validation_seconds
         self._note_time()
         metrics.on_validation(asdict(self.progress), validation)
         self.observer.on_validation(self.progress, validation, is_best)
@@ -175,7 +178,7 @@ class Trainer:
     def _evaluate(self) -> Validation:
         validation = self.task.validate()
         if not math.isfinite(validation.loss):
-            raise G2Error(self._diverged(validation.loss))
+            raise G2Error(self._diverged(f"the validation loss became {validation.loss}"))
         return validation
 
     def _keep_if_best(self, validation: Validation) -> bool:
@@ -201,7 +204,10 @@ class Trainer:
         """How much of the training is done, in [0, 1]."""
         if self.progress.epochs is None:
             assert self.settings.minutes is not None
-            return min(self.progress.seconds / (60 * self.settings.minutes), 1.0)
+            passed = self.progress.seconds / (60 * self.settings.minutes)
+            if self.settings.epochs is not None:
+                passed = max(passed, (self.progress.epoch + self.task.epoch_progress) / self.settings.epochs)
+            return min(passed, 1.0)
         return min((self.progress.epoch + self.task.epoch_progress) / self.progress.epochs, 1.0)
 
     def _is_done(self) -> bool:
@@ -212,14 +218,12 @@ class Trainer:
         progress, minutes = self.progress, self.settings.minutes
         if progress.epochs is not None or minutes is None:
             return
-        training = progress.seconds - progress.validation_seconds
+        training = progress.seconds - progress.validating_seconds
         if training < min(_FIT_AFTER_SECONDS, 6 * minutes):
             return
         done = progress.epoch + self.task.epoch_progress
         epochs = fitted_epochs(minutes, training / done, progress.validation_seconds)
         progress.epochs = min(epochs, self.settings.epochs or math.inf)
-        # Processes measure for themselves; all of them follow the first.
-        (progress.epochs,) = _broadcast([progress.epochs])
         self.observer.on_message(f"{minutes:g} minutes are enough for {progress.epochs:.2f} epochs")
 
     def _stops_by_trigger(self) -> bool:
@@ -229,6 +233,8 @@ class Trainer:
 
     def _save(self) -> str:
         self._saved_at = time.monotonic()
+        if not all(p.isfinite().all() for p in self.task.model.parameters()):
+            raise G2Error(self._diverged("a weight is no longer finite"))
         if not self.accelerator.is_main_process:
             return str(self.run.checkpoints)
         state = {
@@ -237,6 +243,7 @@ class Trainer:
             "optimizer": optim.optimizer_state(self.optimizer),
             "averaging": None if self.averaging is None else self.averaging.state_dict(),
             "task": self.task.state_dict(),
+            "facts": self.task.facts,
             "random": torch.get_rng_state(),
             "random_cuda": list(torch.cuda.get_rng_state_all()) if torch.cuda.is_available() else [],
         }
@@ -249,6 +256,12 @@ class Trainer:
         if state is None:
             self.observer.on_message("there is no checkpoint yet: starting from the beginning")
             return
+        if state["facts"] != self.task.facts:
+            changed = ", ".join(name for name, value in self.task.facts.items() if state["facts"].get(name) != value)
+            raise G2Error(
+                f"the training data of {self.run.path} have changed since its last checkpoint ({changed}); put the old "
+                "files back, or start anew with --out"
+            )
         saved = state["progress"]
         self.progress = Progress(**{**saved, "best": math.inf if saved["best"] is None else saved["best"]})
         self.task.model.load_state_dict(state["model"])
@@ -267,13 +280,30 @@ class Trainer:
 
     def _note_time(self) -> None:
         self.progress.seconds = time.monotonic() - self._clock
+        if self.progress.epochs is None:  # until then the clock decides
+            (self.progress.seconds,) = self._of_first([self.progress.seconds])
 
-    def _diverged(self, loss: float) -> str:
+    def _of_first(self, values: list[float]) -> list[float]:
+        """What the first process has: all must decide alike, or they would wait for each other for ever."""
+        if self.accelerator.num_processes > 1:
+            from accelerate.utils import broadcast_object_list
+
+            values = broadcast_object_list(values)
+        return values
+
+    def _is_interrupted(self) -> bool:
+        """Whether any process was; all of them stop at the same step."""
+        if self.accelerator.num_processes == 1:
+            return self._interrupted
+        flag = torch.tensor(float(self._interrupted), device=self.accelerator.device)
+        return bool(self.accelerator.reduce(flag, "sum") > 0)
+
+    def _diverged(self, what: str) -> str:
         checkpoints = sorted(self.run.checkpoints.glob("step-*.json"))
         last = f"the last good state is {checkpoints[-1]}" if checkpoints else "there is no checkpoint yet"
         return (
-            f"the loss became {loss} after step {self.progress.step}; {last}. "
-            "Resume with a lower train.optimizer.lr, or a lower train.clip"
+            f"{what} after step {self.progress.step}; {last}. Start anew under another --out with a lower "
+            f"train.optimizer.lr or with train.clip; train.finetune_from={self.run.path} takes up the best weights"
         )
 
     @contextmanager
@@ -295,12 +325,6 @@ class Trainer:
         finally:
             for number, handler in zip(numbers, before, strict=True):
                 signal.signal(number, handler)
-
-
-def _broadcast(values: list[float]) -> list[float]:
-    from accelerate.utils import broadcast_object_list
-
-    return broadcast_object_list(values)
 
 
 def _exp(nats: float) -> float:

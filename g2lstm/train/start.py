@@ -1,13 +1,15 @@
 """Training from a recipe to a run directory: prepares, opens the folder, runs the loop."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
 
-from g2lstm.config import Recipe, recipe_to_toml
+from g2lstm.config import Recipe
 from g2lstm.errors import G2Error
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.train.loop import Observer, Progress, Trainer
@@ -16,7 +18,7 @@ from g2lstm.train.task import Validation
 
 
 def train(
-    recipe: Recipe, out: Path, observer: Observer, *, resume: bool = False, data_dir: Path | None = None
+    recipe: Recipe, out: str | Path, observer: Observer, *, resume: bool = False, data_dir: Path | None = None
 ) -> Progress:
     """Trains a model into the run directory `out`.
 
@@ -28,7 +30,7 @@ def train(
         data_dir: a folder that holds the named data sets.
     """
     with _denormals_flushed():
-        return _train(recipe, out, observer, resume, data_dir)
+        return _train(_absolute(recipe), Path(out), observer, resume, data_dir)
 
 
 @contextmanager
@@ -47,19 +49,31 @@ def _train(recipe: Recipe, out: Path, observer: Observer, resume: bool, data_dir
     accelerator = Accelerator(
         cpu=not torch.accelerator.is_available(), mixed_precision="bf16" if recipe.train.precision == "bf16" else "no"
     )
-    task, tokenizers = prepare(recipe, accelerator, data_dir)
+    run = RunDirectory(out)
+    is_old = run.recipe_file.exists() and resume
+    if is_old:
+        _check_same(run.recipe, recipe, out)
+    else:
+        run.check_new()
+    task, tokenizers = prepare(recipe, accelerator, data_dir, resumed=run if is_old else None)
     if accelerator.num_processes > 1:  # the same weights everywhere, but noise and masks of one's own
         torch.manual_seed(recipe.train.seed + accelerator.process_index)
-    run = RunDirectory(out)
     if not accelerator.is_main_process:
-        return Trainer(task, recipe.train, run, accelerator, Silent()).train(resume=resume)
+        return Trainer(task, recipe.train, run, accelerator, Silent()).train(resume=is_old)
     with run.locked():
-        is_old = run.recipe_file.exists()
-        if is_old and resume:
-            _check_same(RunDirectory.open(out).recipe, recipe, out)
-        else:
+        if not is_old:
             RunDirectory.create(out, recipe, tokenizers)
-        return Trainer(task, recipe.train, run, accelerator, observer).train(resume=resume and is_old)
+        return Trainer(task, recipe.train, run, accelerator, observer).train(resume=is_old)
+
+
+def _absolute(recipe: Recipe) -> Recipe:
+    """The recipe with paths that mean the same from any folder."""
+    data, train = recipe.data, recipe.train
+    if data.path is not None:
+        data = data.model_copy(update={"path": str(Path(data.path).expanduser().absolute())})
+    if train.finetune_from is not None:
+        train = train.model_copy(update={"finetune_from": str(Path(train.finetune_from).expanduser().absolute())})
+    return recipe.model_copy(update={"data": data, "train": train})
 
 
 class Silent:
@@ -78,9 +92,22 @@ class Silent:
 def _check_same(saved: Recipe, wanted: Recipe, out: Path) -> None:
     if saved == wanted:
         return
-    pairs = zip(recipe_to_toml(saved).splitlines(), recipe_to_toml(wanted).splitlines(), strict=False)
-    differences = [f"{old} there, {new} now" for old, new in pairs if old != new]
+    before, now = (dict(_flat(one.model_dump(by_alias=True))) for one in (saved, wanted))
+    keys = [key for key in before | now if before.get(key) != now.get(key)]
+    differences = [f"{key} is {_shown(before.get(key))} there, {_shown(now.get(key))} now" for key in keys]
     raise G2Error(
         f"the run in {out} was begun with another recipe: {'; '.join(differences)}; "
         "resume it with the same settings, or start anew with --out"
     )
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
+
+
+def _shown(value: Any) -> str:
+    return "not given" if value is None else json.dumps(value)

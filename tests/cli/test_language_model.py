@@ -49,7 +49,7 @@ def test_a_second_start_in_the_same_place_is_refused(trained):
 def test_resume_with_another_recipe_is_refused(trained):
     done = run("train", "embedded", *TOY, "--set", "model.method=sigmoid", "--out", trained, "--resume")
     assert done.returncode == 2
-    assert 'method = "gumbel" there, method = "sigmoid" now' in done.stderr
+    assert 'model.method is "gumbel" there, "sigmoid" now' in done.stderr
 
 
 def test_evaluate(trained):
@@ -88,7 +88,7 @@ def test_from_python(trained):
 
 def test_interrupt_saves_and_exits_130_and_resume_goes_on(tmp_path):
     out = tmp_path / "run"
-    toy = [*TOY[:-1], "train.epochs=500"]
+    toy = [*TOY[:-1], "train.epochs=6", "--set", "train.batch_size=4"]
     command = [sys.executable, "-m", "g2lstm", "train", "embedded", *toy, "--out", str(out)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 120
@@ -100,6 +100,48 @@ def test_interrupt_saves_and_exits_130_and_resume_goes_on(tmp_path):
     assert "--resume" in messages
     saved = sorted(out.glob("checkpoints/*.json"))[-1]
     assert json.loads(saved.read_text())["state"]["progress"]["step"] > 0
+    done = run("train", out / "recipe.toml", "--resume")  # a run's own recipe means that run
+    assert done.returncode == 0, done.stderr
+    assert "going on from step" in done.stderr
+    assert json.loads(run("eval", out, "--json").stdout)["perplexity"] > 1
+
+
+def test_options_reach_the_evaluation(trained):
+    def score(*options):
+        done = run("eval", trained, *options, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    plain, cached = score(), score("--cache-lambda", "0.3", "--cache-window", "40")
+    assert cached["cache"].startswith("40,")
+    assert cached["perplexity"] != plain["perplexity"]
+    assert score("--cache", "--eval-gate", "hard")["perplexity"] != score("--cache")["perplexity"]
+    assert score("--dynamic")["perplexity"] != plain["perplexity"]
+    assert score("--tune-cache")["cache"] != score("--cache")["cache"]
+    refused = run("eval", trained, "--tune-cache", "--cache-window", "50")
+    assert refused.returncode == 2
+    assert "--tune-cache chooses" in refused.stderr
+    assert "task 'lm'" in run("eval", trained, "--beam", "3").stderr
+
+
+def test_options_reach_the_generation(trained):
+    def text(*options):
+        return run("generate", trained, "--tokens", "30", "--seed", "1", *options).stdout
+
+    texts = [text(), text("--temperature", "0.1"), text("--top-k", "2"), text("--top-p", "0.1")]
+    assert len(set(texts)) == 4
+
+
+def test_a_damaged_result_is_told_before_the_work(trained, tmp_path):
+    import shutil
+
+    out = tmp_path / "run"
+    shutil.copytree(trained, out)
+    (out / "result.json").write_text('{"scores": [1]}')
+    done = run("eval", out)
+    assert done.returncode == 2
+    assert "holds no list of scores" in done.stderr
+    assert done.stdout == ""
 
 
 @pytest.mark.parametrize(
@@ -144,7 +186,7 @@ def test_broken_runs_are_refused(trained, tmp_path, damage):
         (out / "tokenizer.json").write_text("{}")
     expected = {
         "truncated": "cannot be read", "newer": "is of version 99", "foreign": "was not written by g2lstm",
-        "mixed": "does not fit recipe.toml", "missing": "no trained model yet", "tokenizer": "tokenizer.json",
+        "mixed": "does not fit the recipe", "missing": "no trained model yet", "tokenizer": "tokenizer.json",
     }  # fmt: skip
     done = run("eval", out)
     assert done.returncode == 2

@@ -13,6 +13,7 @@ from g2lstm.data.corpus import prepare_stream, prepare_tokenizer
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.models import build_language_model
 from g2lstm.train.budget import fitted_epochs
+from g2lstm.train.checkpoint import load_checkpoint
 from g2lstm.train.lm import LanguageModelTask
 from g2lstm.train.loop import Interrupted, Trainer
 
@@ -146,15 +147,97 @@ def test_minutes_are_turned_into_epochs(data, tmp_path):
     assert progress.epoch + trainer.task.epoch_progress >= progress.epochs
 
 
+# Of the first, five epochs with their validations take exactly 60 seconds; of the second, one minute is left after
+# five: two seconds of training and two of validation.
 @pytest.mark.parametrize(
-    ("minutes", "epoch", "validation", "expected"), [(1, 10, 2, 4 + 28 / 30 - 0.0), (1, 60, 0, 1.0), (1, 120, 0, 0.5)]
+    ("minutes", "epoch", "validation", "expected"),
+    [(1, 10, 2, 5.0), (64 / 60, 10, 2, 5.2), (1, 60, 0, 1.0), (1, 120, 0, 0.5)],
 )
 def test_fitted_epochs_by_hand(minutes, epoch, validation, expected):
-    if validation:
-        # five epochs and validations take exactly 60 seconds; the end of the fifth validates, nothing is left over
-        assert fitted_epochs(minutes, epoch, validation) == pytest.approx(5.0)
+    assert fitted_epochs(minutes, epoch, validation) == pytest.approx(expected)
+
+
+def test_epochs_end_training_before_the_minutes_do(data, tmp_path):
+    trainer = make_trainer(data, tmp_path / "run", Silent(), epochs=2, minutes=60)
+    assert trainer.train().epoch == 2
+    assert trainer.observer.shares == sorted(trainer.observer.shares)
+    assert trainer.observer.shares[-1] == 1.0
+
+
+def test_the_best_weights_are_kept_not_the_last(data, tmp_path):
+    trainer = make_trainer(data, tmp_path / "run", Silent(), {"name": "adamw", "lr": 0.3}, epochs=6)
+    progress = trainer.train()
+    losses = [validation.loss for validation in trainer.observer.validations]
+    assert progress.best == min(losses) < losses[-1]  # else the test says nothing
+    trainer.task.model.load_state_dict(trainer.run.load_weights())
+    assert trainer.task.validate().loss == pytest.approx(min(losses), rel=1e-6)
+
+
+def test_the_mean_of_the_weights_is_what_is_validated_and_kept(data, tmp_path):
+    optimizer = {"name": "ntasgd", "lr": 5.0, "start": "asgd"}
+    trainer = make_trainer(data, tmp_path / "run", Silent(), optimizer, epochs=1)
+    trainer.train()
+    own = trainer.task.validate().loss
+    with trainer.averaging.evaluation_weights():
+        mean = trainer.task.validate().loss
+    assert mean != own
+    assert trainer.observer.validations[-1].loss == pytest.approx(mean, rel=1e-6)
+
+
+def test_checkpoints_come_with_the_clock(data, tmp_path):
+    seen = []
+    observer = Silent(lambda progress: seen.append(len(list((tmp_path / "run/checkpoints").glob("*.json")))))
+    make_trainer(data, tmp_path / "run", observer, epochs=1, checkpoint_minutes=1e-9).train()
+    assert max(seen) == 2  # before the end of the only epoch
+
+
+def test_the_state_is_carried_from_window_to_window(data, tmp_path):
+    task = make_trainer(data, tmp_path / "run", Silent()).task
+    task.model.eval()
+    first, second = task.next_batch(), task.next_batch()
+    task.loss(task.module, first)
+    carried = task.loss(task.module, second).nats
+    task.start_epoch()
+    assert task.loss(task.module, second).nats != carried
+
+
+@pytest.mark.parametrize("damage", ["all", "text"])
+def test_what_cannot_be_resumed_is_refused_and_left_alone(data, tmp_path, damage):
+    def stop(progress):
+        if progress.step == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        make_trainer(data, tmp_path / "run", Silent(stop)).train()
+    before = (tmp_path / "run/model.safetensors").read_bytes()
+    if damage == "all":
+        for path in (tmp_path / "run/checkpoints").glob("*.safetensors"):
+            path.write_bytes(path.read_bytes()[:-10])
+        message = "no other is whole"
     else:
-        assert fitted_epochs(minutes, epoch, validation) == pytest.approx(expected)
+        text = data / "train.txt"
+        text.write_text("".join(reversed(text.read_text().splitlines(keepends=True))))
+        message = r"training data of .* have changed since its last checkpoint \(train_sha256\)"
+    with pytest.raises(G2Error, match=message):
+        make_trainer(data, tmp_path / "run", Silent()).train(resume=True)
+    assert (tmp_path / "run/model.safetensors").read_bytes() == before
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing(data, tmp_path):
+    trainer = make_trainer(data, tmp_path / "run", Silent(), clip=0.0)
+    trainer.task.model.softmax_bias.register_hook(lambda grad: grad / 0)
+    before = weights(trainer)
+    with pytest.raises(G2Error, match=r"the gradient became (nan|inf) after step 0; there is no checkpoint yet"):
+        trainer.train()
+    assert all(torch.equal(value, before[name]) for name, value in weights(trainer).items())
+
+
+def test_weights_that_are_not_finite_are_never_saved(data, tmp_path):
+    trainer = make_trainer(data, tmp_path / "run", Silent(), {"name": "adamw", "lr": 1e38}, checkpoint_minutes=1e-9)
+    with pytest.raises(G2Error, match="a weight is no longer finite|became"):
+        trainer.train()
+    for path in (tmp_path / "run/checkpoints").glob("*.json"):
+        assert all(value.isfinite().all() for value in load_checkpoint(path)["model"].values())
 
 
 def test_divergence_names_the_last_good_checkpoint(data, tmp_path):
