@@ -1,0 +1,162 @@
+"""The steps of a compression: from a weight matrix to what is kept of it."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from g2lstm.compress.matrix import GREATEST, HIGHEST_CODE, Dense, Encoded, Grid, GroupInt4, LowRank, RowInt8, check_step
+from g2lstm.compress.spec import Steps
+from g2lstm.errors import G2Error
+
+GROUP = 32  # columns that share a scale in int4
+_RATIOS = tuple(1 - k / 64 for k in range(13))  # how much of a group's range int4 may cover: the best is taken
+
+
+def encode(values: Tensor, steps: Steps | None) -> Encoded:
+    """Does the steps to one matrix.
+
+    Args:
+        values: (rows, columns) of any floating type, on any device; what comes back is on the CPU.
+        steps: what is to be done; None keeps the matrix as it is, in float32.
+    """
+    steps = steps or Steps()
+    if steps.rank is not None:
+        return to_low_rank(values, steps.rank, steps.integers)
+    if steps.step is not None:
+        return to_grid(values, steps.step, steps.limit)
+    return _to_integers(values, steps.integers)
+
+
+def to_grid(values: Tensor, step: float, limit: float | None = None) -> Grid:
+    """The paper's round_r(x) = round(x / r) r and clip_c(x) = clip(x, -c, c), in float32.
+
+    A quotient half way between two whole numbers goes to the even one, as in NumPy and PyTorch. Every value stays on
+    the grid: a limit that is no multiple of the step is taken down to the next one that is. The paper's limits are
+    multiples (0.4 of 0.2, 1.0 of 0.5).
+
+    Args:
+        values: (rows, columns).
+        step: r.
+        limit: c, at least r; None for no clipping.
+    """
+    check_step(step)
+    if limit is not None and not limit >= step:
+        raise G2Error(f"the C of clip:C must be at least the R of round:R, {step}, or only 0 is left; got {limit}")
+    weights = _checked(values)
+    codes = (weights / torch.tensor(step, dtype=torch.float32)).round_()
+    if limit is not None:
+        highest = math.floor(min(limit / step * (1 + 1e-6), HIGHEST_CODE + 1))  # 0.6 / 0.2 is a little below 3
+        codes.clamp_(-highest, highest)
+    if (top := codes.abs().max()) > HIGHEST_CODE:
+        greatest = float(weights.abs().max())
+        raise G2Error(
+            f"round:{step} is too fine: a weight of {greatest:.3g} would be step number {greatest / step:.6g}, and a "
+            f"file has room for {HIGHEST_CODE} on either side of 0; use round:R with R of at least "
+            f"{_rounded_up(greatest / HIGHEST_CODE):g}"
+        )
+    return Grid(codes.to(torch.int8 if top <= 127 else torch.int16), step)
+
+
+def to_low_rank(values: Tensor, rank: int, integers: str | None = None) -> LowRank:
+    """The nearest matrix of this rank: the greatest singular values, as the product of two thin matrices.
+
+    Each factor has the square roots of the singular values in it. So both have numbers of one size, and both keep
+    about as many digits as integers.
+
+    Args:
+        values: (rows, columns).
+        rank: K, at most the lesser of rows and columns.
+        integers: how the factors are kept: "int8", "int4", or None for float32.
+    """
+    weights = _checked(values)
+    rows, columns = weights.shape
+    if not 1 <= rank <= min(rows, columns):
+        raise G2Error(
+            f"a matrix of {rows} x {columns} has ranks 1 to {min(rows, columns)}, got svd:{rank}; use another K"
+        )
+    left, singular, right = torch.linalg.svd(weights.double(), full_matrices=False)
+    root = singular[:rank].sqrt()
+    left, right = left[:, :rank] * root, root.unsqueeze(1) * right[:rank]
+    return LowRank(_to_integers(left, integers), _to_integers(right, integers))
+
+
+def to_int8(values: Tensor) -> RowInt8:
+    """Each row in 255 steps of its own size, so that its greatest weight is 127 or -127 of them.
+
+    Args:
+        values: (rows, columns).
+    """
+    weights = _checked(values)
+    scales = weights.abs().amax(dim=1) / 127
+    return RowInt8(_codes(weights, scales.unsqueeze(1), 127), scales)
+
+
+def to_int4(values: Tensor) -> GroupInt4:
+    """Groups of 32 columns in 15 steps each, of the size that makes the group's squared error least.
+
+    Steps are counted from -7 to 7, so that a matrix and its negative are kept alike: of an eighth step below 0 only
+    groups whose greatest weight is negative would gain. It pays to clip a group's greatest weights a little for
+    finer steps elsewhere, so some sizes are tried. They are float16: a group of weights below 2e-7 becomes 0.
+
+    Args:
+        values: (rows, columns); the greatest may be 7 times the greatest float16, which is 458 528.
+    """
+    weights = _checked(values)
+    greatest = float(weights.abs().max())
+    if greatest > 7 * torch.finfo(torch.float16).max:
+        raise G2Error(
+            f"int4 holds weights up to {7 * torch.finfo(torch.float16).max:.0f}, got {greatest:.3g}; use int8"
+        )
+    rows, columns = weights.shape
+    groups = functional.pad(weights, (0, -columns % GROUP)).view(rows, -1, GROUP)
+    ranges = groups.abs().amax(dim=2, keepdim=True) / 7
+    scales, least = ranges.half(), torch.full_like(ranges, math.inf)
+    for ratio in _RATIOS:
+        tried = (ranges * ratio).half()
+        kept = _codes(groups, tried.float(), 7).float() * tried.float()
+        error = (groups - kept).square_().sum(dim=2, keepdim=True)
+        scales = torch.where(error < least, tried, scales)
+        least = torch.minimum(error, least)
+    codes = _codes(groups, scales.float(), 7).view(rows, -1)[:, :columns]
+    return GroupInt4(codes.contiguous(), scales.squeeze(2), GROUP)
+
+
+def _to_integers(values: Tensor, integers: str | None) -> Dense | RowInt8 | GroupInt4:
+    match integers:
+        case None:
+            return Dense(_checked(values).clone())  # it may be the model's own
+        case "int8":
+            return to_int8(values)
+        case "int4":
+            return to_int4(values)
+    raise G2Error(f"weights are kept as 'int8' or 'int4', got {integers!r}")
+
+
+def _rounded_up(number: float) -> float:
+    """To two digits."""
+    unit = 10.0 ** (math.floor(math.log10(number)) - 1)
+    return math.ceil(number / unit) * unit
+
+
+def _codes(values: Tensor, scales: Tensor, highest: int) -> Tensor:
+    """The nearest codes; 0 where the scale is 0."""
+    quotients = torch.where(scales > 0, values / scales, 0.0)
+    return quotients.round_().clamp_(-highest, highest).to(torch.int8)
+
+
+def _checked(values: Tensor) -> Tensor:
+    """The matrix in float32 on the CPU, if it is one that can be compressed."""
+    if values.dim() != 2 or values.numel() == 0 or not values.is_floating_point():
+        raise G2Error(
+            "a matrix to be compressed must be floating point with at least one row and one column, "
+            f"got {values.dtype} of shape {tuple(values.shape)}"
+        )
+    weights = values.detach().to("cpu", torch.float32).contiguous()
+    if not weights.abs().max() <= GREATEST:  # false for NaN too
+        raise G2Error(
+            f"a matrix of shape {tuple(values.shape)} holds NaN or weights beyond {GREATEST}; "
+            "such a model cannot be compressed"
+        )
+    return weights
