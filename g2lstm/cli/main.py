@@ -10,7 +10,7 @@ from g2lstm.errors import G2Error
 from g2lstm.version import __version__
 
 app = typer.Typer(
-    help="LSTMs whose gates learn to be 0 or 1: train, compress, and look inside.",
+    help="LSTMs whose gates learn to be 0 or 1: train them, score them, put them to use.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,

@@ -1,9 +1,10 @@
 """The recipe of a translation model; its defaults are the paper's for IWSLT'14 German to English."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from g2lstm.config.data import DataSection, Vocabulary
 from g2lstm.config.sections import (
     AdaDelta,
     AdamW,
@@ -15,60 +16,31 @@ from g2lstm.config.sections import (
     Section,
     TrainSection,
 )
-from g2lstm.data.registry import data_set
-from g2lstm.data.tokenize import MIN_BPE_VOCABULARY
-from g2lstm.errors import G2Error
 
 Ending = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=32)]
 
 
-class MtData(Section):
-    """The pairs of sentences.
+class MtData(DataSection):
+    """The pairs of sentences; a folder of one's own holds train.de, train.en, valid.de and so on.
 
     Attributes:
-        name: of a data set; or
-        path: a folder with train, valid and test, each once with the ending of either language: train.de, train.en.
         source: the ending of the files to translate from.
         target: the ending of the files to translate to.
-        tokenizer: "bpe" for byte-pair encoding, "word" for what stands between white space.
-        vocabulary: at most so many tokens, of each side or of both if joint; all words if not given.
+        vocabulary: of each side, or of both if joint.
         joint: one vocabulary for both sides.
-        min_frequency: rarer words become <unk>; rarer pairs are not merged.
-        lowercase: make the text lower-case first.
         is_tokenized: words and punctuation stand apart in the text already.
         max_length: pairs with more tokens on a side are left out of training.
     """
 
-    name: str | None = None
-    path: str | None = Field(default=None, validate_default=True)
+    task: ClassVar[str] = "mt"
     source: Ending
     target: Ending
     tokenizer: Literal["word", "bpe"] = "bpe"
-    vocabulary: Annotated[int, Field(ge=3, lt=2**31)] | None = Field(default=25_000, validate_default=True)
+    vocabulary: Vocabulary | None = Field(default=25_000, validate_default=True)
     joint: bool = False
     min_frequency: Count = 2
-    lowercase: bool = False
     is_tokenized: bool = True
     max_length: Count = 64
-
-    @field_validator("name")
-    @classmethod
-    def _is_known(cls, name: str | None) -> str | None:
-        if name is not None:
-            try:
-                found = data_set(name)
-            except G2Error as error:
-                raise ValueError(str(error)) from None
-            if found.task != "mt":
-                raise ValueError("this data set is plain text; translation needs one of sentence pairs")
-        return name
-
-    @field_validator("path")
-    @classmethod
-    def _is_either(cls, path: str | None, others: ValidationInfo) -> str | None:
-        if "name" in others.data and (others.data["name"] is None) == (path is None):
-            raise ValueError("give either data.name or data.path, and not both")
-        return path
 
     @field_validator("target")
     @classmethod
@@ -76,13 +48,6 @@ class MtData(Section):
         if target == others.data.get("source"):
             raise ValueError("the target must be another language than the source")
         return target
-
-    @field_validator("vocabulary")
-    @classmethod
-    def _is_enough(cls, vocabulary: int | None, others: ValidationInfo) -> int | None:
-        if others.data.get("tokenizer") == "bpe" and (vocabulary is None or vocabulary < MIN_BPE_VOCABULARY):
-            raise ValueError(f'the tokenizer "bpe" needs a vocabulary of at least {MIN_BPE_VOCABULARY}, such as 8000')
-        return vocabulary
 
 
 class MtDropout(Section):

@@ -152,7 +152,7 @@ def prepare_tokenizer(
         cache: folder for prepared files; the user's cache if absent.
     """
     texts = [text] if isinstance(text, Path) else text
-    settings = {
+    settings: dict[str, Any] = {
         "vocabulary": vocabulary,
         "min_frequency": min_frequency,
         "lowercase": lowercase,
@@ -164,15 +164,7 @@ def prepare_tokenizer(
         with suppress(G2Error):  # damaged; what is in a cache can be made again
             return Tokenizer.load(path)
     lines = (piece.text for text in texts for piece in read_pieces(text))
-    tokenizer = train_tokenizer(
-        kind,
-        lines,
-        vocabulary=vocabulary,
-        min_frequency=min_frequency,
-        lowercase=lowercase,
-        is_tokenized=is_tokenized,
-        prefix_space=prefix_space,
-    )
+    tokenizer = train_tokenizer(kind, lines, **settings)
     tokenizer.save(path)
     return tokenizer
 

@@ -59,7 +59,7 @@ class TrainedTranslationModel:
             beam: hypotheses that are followed; the recipe's if not given.
             as_text: join punctuation to words, as people write; for German and English.
         """
-        found = self.search(text.splitlines(), beam=beam, as_text=as_text)
+        found = self.search(text.removesuffix("\n").split("\n"), beam=beam, as_text=as_text)
         return "\n".join(best[0].text for best in found)
 
     def search(

@@ -16,27 +16,10 @@ from g2lstm.train.budget import fitted_epochs
 from g2lstm.train.checkpoint import load_checkpoint
 from g2lstm.train.lm import LanguageModelTask
 from g2lstm.train.loop import Interrupted, Trainer
+from tests.train.observers import Silent
 
 ADAMW = {"name": "adamw", "lr": 0.01}
 NTASGD = {"name": "ntasgd", "lr": 30.0, "window": 1}
-
-
-class Silent:
-    """Notes what it is told."""
-
-    def __init__(self, after=None):
-        self.after = after or (lambda progress: None)
-        self.messages, self.validations, self.shares = [], [], []
-
-    def on_step(self, progress, share, values):
-        self.shares.append(share)
-        self.after(progress)
-
-    def on_validation(self, progress, validation, is_best):
-        self.validations.append(validation)
-
-    def on_message(self, message):
-        self.messages.append(message)
 
 
 @pytest.fixture

@@ -14,24 +14,10 @@ from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.models import build_translation_model
 from g2lstm.train.loop import Interrupted, Trainer
 from g2lstm.train.mt import TranslationLoss, TranslationTask
+from tests.train.observers import Silent
 
 ADAMW = {"name": "adamw", "lr": 0.01}
 ADADELTA = {"name": "adadelta"}
-
-
-class Silent:
-    def __init__(self, after=None):
-        self.after = after or (lambda progress: None)
-        self.messages, self.validations = [], []
-
-    def on_step(self, progress, share, values):
-        self.after(progress)
-
-    def on_validation(self, progress, validation, is_best):
-        self.validations.append(validation)
-
-    def on_message(self, message):
-        self.messages.append(message)
 
 
 @pytest.fixture
