@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 .DEFAULT_GOAL := demo
 
 # The package is installed editable, its CPU kernel compiled in place.
-$(READY): pyproject.toml constraints.txt setup.py $(wildcard g2lstm/nn/csrc/*)
+$(READY): pyproject.toml constraints.txt setup.py $(wildcard g2lstm/*/csrc/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $(READY)
@@ -36,4 +36,4 @@ bench: $(READY)         ## measure against named peers
 	$(BIN)/g2lstm bench layer
 
 clean:                  ## remove what the targets made
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis g2lstm/nn/*.so
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis g2lstm/*/*.so

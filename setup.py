@@ -1,16 +1,34 @@
-"""Compiles the CPU kernel, if it can; everything else about the package stands in pyproject.toml."""
+"""Compiles the CPU kernels, if it can; everything else about the package stands in pyproject.toml."""
 
 import platform
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-SOURCES = ["g2lstm/nn/csrc/lstm.cpp", "g2lstm/nn/csrc/random.cpp"]
 FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"]
-# One library for each instruction set; `g2lstm/nn/kernel.py` loads the best that the processor has.
+# One library for each instruction set; the room's `kernel.py` loads the best that the processor has.
 BUILDS = {"_kernel_generic": []}
 if platform.machine().lower() in ("x86_64", "amd64"):
     BUILDS |= {"_kernel_avx2": ["-mavx2", "-mfma"], "_kernel_avx512": ["-march=x86-64-v4"]}
+KERNELS = {
+    "nn": {
+        "sources": ["g2lstm/nn/csrc/lstm.cpp", "g2lstm/nn/csrc/random.cpp"],
+        "depends": ["g2lstm/nn/csrc/simd.h"],
+        "flags": {},
+        "link": [],
+    },
+    "compress": {
+        "sources": ["g2lstm/compress/csrc/stack.cpp"],
+        "depends": [
+            "g2lstm/compress/csrc/block.h",
+            "g2lstm/compress/csrc/products.h",
+            "g2lstm/compress/csrc/team.h",
+            "g2lstm/nn/csrc/simd.h",
+        ],
+        "flags": {"_kernel_avx2": ["-mf16c"], "_kernel_avx512": ["-mavx512vnni"]},
+        "link": ["-pthread"],
+    },
+}
 
 
 class BuildKernel(build_ext):
@@ -30,13 +48,15 @@ class BuildKernel(build_ext):
 setup(
     ext_modules=[
         Extension(
-            f"g2lstm.nn.{name}",
-            SOURCES,
-            depends=["g2lstm/nn/csrc/simd.h"],
-            extra_compile_args=[*FLAGS, *flags],
+            f"g2lstm.{room}.{name}",
+            kernel["sources"],
+            depends=kernel["depends"],
+            extra_compile_args=[*FLAGS, *flags, *kernel["flags"].get(name, [])],
+            extra_link_args=kernel["link"],
             language="c++",
             optional=True,  # without a compiler the package installs all the same, and computes in torch operations
         )
+        for room, kernel in KERNELS.items()
         for name, flags in BUILDS.items()
     ],
     cmdclass={"build_ext": BuildKernel},

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "g2lstm"
-ROOMS = ["errors", "version", "nn", "data", "config", "lm", "mt", "compress", "runs", "train", "bench", "cli"]
+ROOMS = [
+    "errors", "version", "nn", "data", "config", "lm", "mt", "compress", "runs", "train", "inspect", "export", "view",
+    "study", "bench", "cli",
+]  # fmt: skip
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

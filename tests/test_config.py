@@ -49,6 +49,7 @@ def test_the_temperature_is_the_methods_unless_given(method: str, tau: float) ->
 
 def test_shipped_recipes_are_complete_and_say_what_they_are() -> None:
     assert [recipe.name for recipe in shipped_recipes()] == [
+        "demo",
         "embedded",
         "embedded-mt",
         "iwslt14",
@@ -57,6 +58,7 @@ def test_shipped_recipes_are_complete_and_say_what_they_are() -> None:
         "ptb",
         "ptb-finetune",
         "ptb-small",
+        "ptb-small-finetune",
         "wikitext-2",
         "wmt14",
     ]
@@ -329,7 +331,7 @@ def test_names_of_recipes() -> None:
     ):
         load_recipe("ptb-smal")
     with pytest.raises(
-        G2Error, match="neither a file nor a shipped recipe; Shipped are: embedded, embedded-mt, iwslt14, "
+        G2Error, match="neither a file nor a shipped recipe; Shipped are: demo, embedded, embedded-mt, iwslt14, "
     ):
         load_recipe("some/where/my.toml")
 

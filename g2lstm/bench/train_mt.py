@@ -12,12 +12,17 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from g2lstm.bench.measure import interleaved, median_ratio
 from g2lstm.mt.attention import Attention
 from g2lstm.mt.model import TranslationModel
+from g2lstm.nn.draw import draw_noise
 from g2lstm.nn.dropout import locked_dropout
+from g2lstm.nn.gate import GateRule
 from g2lstm.nn.loss import cross_entropy
+from g2lstm.nn.lstm import G2LSTM
 
+RULE, NOISE_RATE = GateRule(0.9), 0.2  # of the paper, and the layer's defaults
 VOCABULARY, WIDTH, BATCH, LENGTH, DROPOUT = 25_000, 256, 32, 26, 0.2
-OURS, PEER, PEER_LATE = "g2lstm", "loop over steps", "loop, softmax after it"
-CONTESTANTS = (OURS, PEER_LATE, PEER)
+OURS, G2_LOOP = "g2lstm", "loop of G² cells"
+PLAIN_LOOP, LATE_LOOP = "loop of nn.LSTMCell, no noise", "loop of nn.LSTMCell, no noise, softmax after it"
+CONTESTANTS = (OURS, G2_LOOP, PLAIN_LOOP, LATE_LOOP)
 
 
 class Row(NamedTuple):
@@ -29,21 +34,35 @@ class Row(NamedTuple):
     tokens_per_second: float
 
 
+class G2Cell(nn.LSTMCell):
+    """One step of the paper's layer: noise and temperature in its input and forget gates."""
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Takes x (B, I) and the states h and c (B, H) to the new states."""
+        h, c = state
+        alpha = F.linear(x, self.weight_ih, self.bias_ih) + F.linear(h, self.weight_hh, self.bias_hh)
+        i, f, g, o = RULE(alpha, draw_noise((len(x), 2 * self.hidden_size), rate=NOISE_RATE))
+        c = f * c + i * g
+        return o * c.tanh(), c
+
+
 class LoopModel(nn.Module):
-    """The same model on `nn.LSTM` and `nn.LSTMCell`: the decoder takes one step of all its layers at a time.
+    """The same model with a decoder that takes one step of all its layers at a time.
 
     Args:
+        encoder: the class of the encoder's layers.
+        cell: the class of the decoder's.
         softmax_inside: take the loss of each step within the loop, as decoders written by steps usually do.
     """
 
-    def __init__(self, softmax_inside: bool) -> None:
+    def __init__(self, encoder: type[nn.LSTM | G2LSTM], cell: type[nn.LSTMCell], softmax_inside: bool = True) -> None:
         super().__init__()
         self.softmax_inside = softmax_inside
         self.source, self.target = (nn.Embedding(VOCABULARY, WIDTH) for _ in range(2))
-        self.first, self.second = nn.LSTM(WIDTH, WIDTH, bidirectional=True), nn.LSTM(2 * WIDTH, WIDTH)
+        self.first, self.second = encoder(WIDTH, WIDTH, bidirectional=True), encoder(2 * WIDTH, WIDTH)
         self.bridge = nn.Linear(WIDTH, 2 * WIDTH)
         self.attention = Attention(WIDTH, WIDTH)
-        self.lower, self.upper = nn.LSTMCell(WIDTH, WIDTH), nn.LSTMCell(2 * WIDTH, WIDTH)
+        self.lower, self.upper = cell(WIDTH, WIDTH), cell(2 * WIDTH, WIDTH)
         self.output = nn.Linear(2 * WIDTH, WIDTH)
         self.softmax = nn.Linear(WIDTH, VOCABULARY)
 
@@ -89,7 +108,7 @@ def training_step(name: str) -> Callable[[], None]:
     lengths[0] = LENGTH
     targets = targets.masked_fill(torch.arange(LENGTH).unsqueeze(1) >= lengths, -100)
     if name != OURS:
-        peer = LoopModel(softmax_inside=name == PEER)
+        peer = LoopModel(G2LSTM, G2Cell) if name == G2_LOOP else LoopModel(nn.LSTM, nn.LSTMCell, name == PLAIN_LOOP)
 
         def step() -> None:
             peer.zero_grad()

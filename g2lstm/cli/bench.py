@@ -1,6 +1,7 @@
 """`g2lstm bench`: measurements against named peers."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -9,7 +10,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from g2lstm.bench import layer as layer_bench
-from g2lstm.cli.options import DataDir, Json, Run
+from g2lstm.cli.options import DataDir, Json
 from g2lstm.cli.output import console, error_console, progress_columns
 from g2lstm.errors import G2Error
 
@@ -112,15 +113,19 @@ def _train_mt(rounds: int, as_json: bool) -> None:
 
 @app.command()
 def infer(
-    run: Run,
+    run: Annotated[Path | None, typer.Argument(help="A run directory of a translation model; none for stacks.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds, of stacks; medians are shown.")] = 15,
     task: TaskName = "mt",
-    split: Annotated[str, typer.Option(help="valid, test or train.")] = "test",
+    split: Annotated[str, typer.Option(help="valid, test or train, of a run.")] = "test",
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """How many sentences a second a trained translation model translates."""
+    """A step of LSTM stacks at batch 1 against other runtimes; of a RUN, how many sentences a second it translates."""
+    if run is None:
+        _infer_stacks(rounds, as_json)
+        return
     if _checked(task) != "mt":
-        raise G2Error("only --task mt can be measured so far")
+        raise G2Error("only --task mt can be measured so far; leave out the run to measure stacks of LSTM layers")
     from g2lstm.bench import infer_mt
 
     rows = list(infer_mt.measure(run, data_dir, split))
@@ -131,6 +136,29 @@ def infer(
     table = Table("search", "sentences", "seconds", "sentences/s", title=f"{run}, {split}, {threads} threads")
     for row in rows:
         table.add_row(row.name, f"{row.sentences:,}", f"{row.seconds:.2f}", f"{row.sentences_per_second:.0f}")
+    console().print(table)
+
+
+def _infer_stacks(rounds: int, as_json: bool) -> None:
+    from g2lstm.bench import infer as infer_bench
+    from g2lstm.compress.kernel import find
+
+    with Progress(*progress_columns(), console=error_console(), transient=True) as progress:
+        bar = progress.add_task("measuring", total=len(infer_bench.STACKS) * rounds)
+        rows = list(infer_bench.measure(rounds, infer_bench.STACKS, lambda: progress.advance(bar)))
+    threads, kernel = torch.get_num_threads(), find().description
+    if as_json:
+        print(json.dumps({"threads": threads, "kernel": kernel, "rows": [row._asdict() for row in rows]}))
+        return
+    table = Table(title=f"one step, batch 1, {threads} threads, median of {rounds} rounds, kernel {kernel}")
+    for heading in ("stack", "how", "µs", "times the fastest peer", "MB in a file"):
+        table.add_column(heading, justify="left" if heading in ("stack", "how") else "right")
+    for row in rows:
+        name = f"{row.name}: {row.missing}" if row.missing else row.name
+        time = "-" if row.microseconds is None else f"{row.microseconds:,.1f}"
+        ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
+        size = "" if row.stored_bytes is None else f"{row.stored_bytes / 1e6:.2f}"
+        table.add_row(row.stack, name, time, ratio, size, end_section=row.name == infer_bench.CONTESTANTS[-1])
     console().print(table)
 
 

@@ -1,105 +1,174 @@
-"""`g2lstm demo`: the three training methods on a task whose ideal gates are 0 and 1, compared in a table."""
+"""`g2lstm demo`: the main job on embedded data: three methods trained, scored, compressed, looked at, compared."""
 
-from typing import Annotated, NamedTuple
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
-from rich.progress import Progress, TaskID
 from rich.table import Table
-from torch import Tensor, nn
 
-from g2lstm.cli.output import console, error_console, progress_columns
-from g2lstm.nn.lstm import G2LSTM
+from g2lstm.cli.options import Json, Set
+from g2lstm.cli.output import console, error_console
+from g2lstm.cli.progress import bar
+from g2lstm.cli.study import carry_out
 
-SYMBOLS, HIDDEN, STEPS_OF_TIME, BATCH = 8, 48, 60, 64
-METHODS = {"sigmoid": "LSTM (baseline)", "sharpened": "sharpened sigmoid", "gumbel": "G² (Gumbel gates)"}
+if TYPE_CHECKING:
+    from g2lstm.study.plan import Study
 
-
-class Latch(nn.Module):
-    """Says at each step which symbol was marked last: the memory must be written at a mark, and kept between."""
-
-    def __init__(self, method: str) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(2 * SYMBOLS, HIDDEN)
-        self.lstm = G2LSTM(HIDDEN, HIDDEN, method=method)
-        self.head = nn.Linear(HIDDEN, SYMBOLS)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """tokens: (T, B) to scores (T, B, SYMBOLS)."""
-        scores: Tensor = self.head(self.lstm(self.embedding(tokens))[0])
-        return scores
-
-
-class Result(NamedTuple):
-    """What the table shows of one method."""
-
-    accuracy: float
-    hard_accuracy: float
-    rounded_accuracy: float
-    saturated: float
-
-
-def draw_batch(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Tokens (T, B), symbol or marked symbol; and the symbol marked last, which is marked at the first step."""
-    symbols = torch.randint(SYMBOLS, (STEPS_OF_TIME, BATCH), generator=generator)
-    marked = torch.rand(STEPS_OF_TIME, BATCH, generator=generator) < 0.1
-    marked[0] = True
-    last = torch.where(marked, torch.arange(STEPS_OF_TIME).unsqueeze(1), 0).cummax(0).values
-    return symbols + SYMBOLS * marked, symbols.gather(0, last)
-
-
-def train_and_test(method: str, steps: int, progress: Progress, task: TaskID) -> Result:
-    """Trains one method on fresh batches and tests it on others."""
-    torch.manual_seed(0)
-    generator = torch.Generator().manual_seed(1)
-    model = Latch(method)
-    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for _ in range(steps):
-        tokens, targets = draw_batch(generator)
-        loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        progress.advance(task)
-    return _test(model.eval(), [draw_batch(generator) for _ in range(20)])
-
-
-@torch.no_grad()
-def _test(model: Latch, batches: list[tuple[Tensor, Tensor]]) -> Result:
-    def accuracy() -> float:
-        return sum((model(x).argmax(-1) == y).float().mean().item() for x, y in batches) / len(batches)
-
-    soft = accuracy()
-    _, _, gates = model.lstm(model.embedding(batches[0][0]), return_gates=True)
-    values = torch.cat([gates.input[0], gates.forget[0]])
-    saturated = ((values < 0.1) | (values > 0.9)).float().mean().item()
-    model.lstm.eval_gate = "hard"
-    hard = accuracy()
-    model.lstm.eval_gate = "soft"
-    for name in ("weight_ih_l0", "weight_hh_l0"):
-        gate_rows = model.lstm.get_parameter(name)[: 2 * HIDDEN]
-        gate_rows.copy_((gate_rows / 0.5).round().mul(0.5).clamp(-1, 1))  # the paper's round and clip for translation
-    return Result(soft, hard, accuracy(), saturated)
+PRESET = "small"
+_WINDOWS = 100  # of the validation text, whose gates are counted
+_NEXT = """With your own text, in a folder that holds train.txt, valid.txt and test.txt:
+  g2lstm train embedded --set data.path=FOLDER --out runs/mine
+  g2lstm compress runs/mine small
+  g2lstm view runs/mine
+In your own script: g2lstm.convert_(model) before training, g2lstm.freeze_(model) after."""
 
 
 def demo(
-    steps: Annotated[int, typer.Option(min=1, help="Training steps of each method.")] = 600,
+    out: Annotated[Path, typer.Option(help="Where the runs, table.json and report.html go.")] = Path("runs/demo"),
+    minutes: Annotated[
+        float | None, typer.Option(min=0.001, help="Of training, for each method; 1.2 if not given.")
+    ] = None,
+    overrides: Set = None,
+    as_json: Json = False,
 ) -> None:
-    """Trains the three methods on a small task and compares them: accuracy, hard and rounded gates, saturation.
+    """Trains an LSTM, a sharpened one and a G² model on text that needs no download, and compares them.
 
-    The task: symbols go by, some are marked; say at each step which was marked last. A memory for that needs gates that
-    are fully open or fully shut.
+    Each is scored, compressed by the paper's settings and by the preset `small`, and its gates are counted. All of it
+    takes five minutes at most on two cores. It can be stopped; called again, it goes on, and finds what is done.
     """
-    with Progress(*progress_columns(), console=error_console(), transient=True) as progress:
-        task = progress.add_task("training", total=steps * len(METHODS))
-        results = {method: train_and_test(method, steps, progress, task) for method in METHODS}
-    table = Table(title=f"Remember the marked symbol: {steps} steps, {HIDDEN} units, seed 0")
-    for heading in ("trained as", "accuracy", "hard gates", "gates rounded to 5 values", "gates beyond 0.1/0.9"):
-        table.add_column(heading, justify="left" if heading == "trained as" else "right")
-    for method, result in results.items():
-        table.add_row(METHODS[method], *(f"{value:.1%}" for value in result))
-    console().print(table)
-    console().print(
-        "Measured just now, in evaluation mode. In your own script: [bold]g2lstm.convert_(model)[/] before training, "
-        "[bold]g2lstm.freeze_(model)[/] after."
-    )
+    from g2lstm.inspect.report import check_out
+    from g2lstm.study.demo import demo as plan
+    from g2lstm.study.runner import jobs_of
+
+    report = out / "report.html"
+    check_out(report)
+    study = plan([*([] if minutes is None else [f"train.minutes={minutes}"]), *(overrides or ())])
+    jobs = jobs_of(study, out)
+    is_done = all(job.is_done for job in jobs) and report.is_file()
+    if is_done:
+        _say(f"found the results of an earlier demo in {out}; choose another folder with --out to do it again")
+    for note in (note for job in jobs for note in job.notes):
+        _say(f"note: {note}")
+    failures = carry_out(jobs, out)
+    for run, reason in failures.items():
+        _say(f"{run} failed: {reason}")
+    if failures:
+        raise typer.Exit(2)
+    try:
+        _look([out / plan.name for plan in study.plans], report, is_done)
+    except KeyboardInterrupt:
+        _say("interrupted; what was done is kept; the same command goes on")
+        raise typer.Exit(130) from None
+    rows, notes = demo_rows(study, out)
+    _write(out / "table.json", {"rows": rows})
+    if as_json:
+        print(json.dumps({"out": str(out), "report": str(report), "rows": rows}, ensure_ascii=False))
+        return
+    console().print(_table(rows, study.title))
+    for line in (*notes, f"Report: {report.absolute()}", _NEXT):
+        console().print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _look(runs: Sequence[Path], report: Path, is_done: bool) -> None:
+    """Compresses the runs by the preset, counts their gates, and writes the report; what is there is left."""
+    from g2lstm.inspect.report import write_report
+    from g2lstm.runs.compressed import default_folder
+
+    small = [default_folder(run, PRESET) for run in runs]
+    with bar() as show:
+        for run, folder in zip(runs, small, strict=True):
+            if not folder.exists():
+                _compress(run, folder, show)
+            if not (run / "gates" / "gates.json").exists():
+                _count_gates(run, partial(show, f"counting the gates of {run.name}"))
+        if not is_done:
+            show("writing the report", 0, 1)
+            write_report([*runs, *small], report)
+            show("writing the report", 1, 1)
+
+
+def _compress(run: Path, folder: Path, show: Any) -> None:
+    from g2lstm.bench.compression import Scoring, compress_timed, measure, score
+    from g2lstm.compress.spec import Spec
+    from g2lstm.runs.compressed import TABLE, new_folder, write_json
+    from g2lstm.runs.trained import load
+
+    trained, scoring = load(run), Scoring("test")
+    with new_folder(folder) as temporary:
+        compressed = compress_timed(trained, Spec.parse(PRESET))
+        before = score(trained, scoring, show, f"scoring {run.name}")
+        report = measure(trained, compressed, temporary, show, scoring=scoring, score_before=before)
+        write_json(temporary / TABLE, report)
+
+
+def _count_gates(run: Path, progress: Any) -> None:
+    from g2lstm.inspect.examine import examine
+    from g2lstm.runs.trained import load
+
+    found = examine(load(run), run.name, split="valid", samples=_WINDOWS, eval_gate="soft", progress=progress)
+    _write(run / "gates" / "gates.json", found.numbers)
+
+
+def demo_rows(study: "Study", out: Path) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """What the table shows: of each measurement its name, its unit, and the value of each method; and notes."""
+    from g2lstm.runs.compressed import TABLE, default_folder
+    from g2lstm.study.table import build
+
+    (plan,) = study.tables
+    table = build(plan, study.plans, out)
+    rows = []
+    for index, column in enumerate(plan.columns):
+        unit = "share" if column.what == "saturation" else "change" if column.against else "perplexity"
+        title = f"  gates {column.title}" if column.against else column.title
+        values = [cells[index].values for _, cells in table.rows]
+        rows.append(_row(title, unit, [value[0] if value else None for value in values]))
+    reports = [
+        json.loads((default_folder(out / run.name, PRESET) / TABLE).read_text(encoding="utf-8")) for run in study.plans
+    ]
+    scores, files, speeds = ([report[key] for report in reports] for key in ("score", "file", "speed"))
+    title = f"  preset {PRESET} (all weights)"
+    rows.insert(-1, _row(title, "change", [score["after"] - score["before"] for score in scores]))
+    for when, words in (("before", ""), ("after", f", {PRESET}")):
+        rows.insert(-1, _row(f"size{words}", "bytes", [file[when] for file in files]))
+    for when, words in (("before", ""), ("after", f", {PRESET}")):
+        rows.insert(-1, _row(f"{speeds[0]['unit']}{words}", "rate", [speed[when] for speed in speeds]))
+    return rows, table.notes
+
+
+def _row(what: str, unit: str, values: Sequence[float | None]) -> dict[str, Any]:
+    from g2lstm.study.plan import METHODS
+
+    return {"what": what, "unit": unit, **dict(zip(METHODS, values, strict=True))}
+
+
+def _table(rows: Sequence[dict[str, Any]], title: str) -> Table:
+    from g2lstm.study.plan import METHODS
+
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for title in METHODS.values():
+        table.add_column(title, justify="right")
+    for row in rows:
+        table.add_row(row["what"], *(_shown(row[method], row["unit"]) for method in METHODS))
+    return table
+
+
+def _shown(value: float | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    forms = {"perplexity": "{:.2f}", "change": "{:+.2f}", "share": "{:.0%}", "rate": "{:,.0f}"}
+    return f"{value / 1e6:.2f} MB" if unit == "bytes" else forms[unit].format(value)
+
+
+def _write(path: Path, values: dict[str, Any]) -> None:
+    from g2lstm.data.cache import write_atomically
+
+    with write_atomically(path) as file:
+        file.write(json.dumps(values, ensure_ascii=False, indent=1).encode())
+
+
+def _say(text: str) -> None:
+    error_console().print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,5 +1,6 @@
 """`g2lstm generate`: text from a language model."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -21,8 +22,13 @@ def generate(
 
     Example: `g2lstm generate runs/ptb-small --prompt "the company said" --temperature 0.8`
     """
+    from g2lstm.data.tokenize import UNK
     from g2lstm.runs.trained import load_language_model
 
     trained = load_language_model(run)
+    tokenizer = trained.tokenizer
+    words = dict.fromkeys(prompt.split())
+    if unknown := [word for word in words if word != UNK and tokenizer.encode(word) == [tokenizer.unk_id]]:
+        print(f"g2lstm: not in the vocabulary, so read as {UNK}: {', '.join(unknown)}", file=sys.stderr)
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     print(trained.generate(prompt, tokens=tokens, allow_unknown=allow_unknown, **options))  # type: ignore[arg-type]

@@ -5,7 +5,22 @@ from typing import Annotated
 
 import typer
 
-from g2lstm.cli import bench, data, demo, evaluate, generate, info, train, translate
+from g2lstm.cli import (
+    bench,
+    compress,
+    data,
+    demo,
+    evaluate,
+    export,
+    gates,
+    generate,
+    info,
+    report,
+    study,
+    train,
+    translate,
+    view,
+)
 from g2lstm.errors import G2Error
 from g2lstm.version import __version__
 
@@ -19,8 +34,14 @@ app.command("demo")(demo.demo)
 app.add_typer(data.app, name="data")
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
+app.command("compress", help=compress.HELP)(compress.compress)
 app.command("generate")(generate.generate)
 app.command("translate")(translate.translate)
+app.command("export")(export.export)
+app.command("gates")(gates.gates)
+app.command("view")(view.view)
+app.command("report")(report.report)
+app.command("study")(study.study)
 app.command("info")(info.info)
 app.add_typer(bench.app, name="bench")
 

@@ -14,7 +14,7 @@ from g2lstm.cli.options import DataDir, Set
 from g2lstm.cli.output import console, error_console
 
 if TYPE_CHECKING:
-    from g2lstm.train.loop import Progress
+    from g2lstm.train.progress import Progress
     from g2lstm.train.task import Validation
 
 
@@ -96,7 +96,7 @@ def train(
         return
     chosen = load_recipe(recipe, overrides or ())
 
-    from g2lstm.train.loop import Interrupted
+    from g2lstm.train.progress import Interrupted
     from g2lstm.train.start import train as start
 
     folder = out
@@ -117,12 +117,16 @@ def train(
         progress = start(chosen, folder, BarObserver(bar), resume=resume, data_dir=data_dir)
     except Interrupted as interrupted:
         _stop(bar)
-        error_console().print(f"{interrupted}; go on with: g2lstm train {folder}/recipe.toml --out {folder} --resume")
+        if is_main:
+            again = f"g2lstm train {folder}/recipe.toml --out {folder} --resume"
+            error_console().print(f"{interrupted}; go on with: {again}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
     finally:
         _stop(bar)
     if not is_main:
         return
+    if progress.skipped:
+        console().print(f"{progress.skipped} of {progress.step} updates were left out: they were not finite")
     best = _shown(progress.best_scores)
     console().print(
         f"{folder}: best validation {best} after {progress.seconds / 60:.1f} minutes", highlight=False, markup=False

@@ -92,19 +92,25 @@ class Grid:
 
 @dataclass(frozen=True, eq=False)
 class RowInt8:
-    """Eight bits a weight and one scale a row: value = code · scale of the row.
+    """Eight or six bits a weight and one scale a row: value = code · scale of the row.
 
     Attributes:
-        codes: (rows, columns) int8.
+        codes: (rows, columns) int8; with six bits each -32 ... 31.
         scales: (rows,) float32.
+        bits: that a file has of a code, 8 or 6.
     """
 
     codes: Tensor
     scales: Tensor
+    bits: int = 8
 
     def __post_init__(self) -> None:
-        _check_matrix("the codes of an int8 matrix", self.codes, torch.int8)
-        _check_scales("an int8 matrix", self.scales, torch.float32, (len(self.codes),))
+        if self.bits not in (6, 8):
+            raise G2Error(f"integers with a scale a row have 6 or 8 bits, got {self.bits}")
+        what = f"an int{self.bits} matrix"
+        _check_matrix(f"the codes of {what}", self.codes, torch.int8)
+        _check_range(what, self.codes, self.bits)
+        _check_scales(what, self.scales, torch.float32, (len(self.codes),))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -113,8 +119,8 @@ class RowInt8:
 
     @property
     def stored_bytes(self) -> int:
-        """Codes and scales."""
-        return self.codes.numel() + 4 * self.scales.numel()
+        """Packed codes and the scales."""
+        return packed_size(self.codes.numel(), 2**self.bits) + 4 * self.scales.numel()
 
     def dequantize(self) -> Tensor:
         """Each code times the scale of its row."""
@@ -141,11 +147,7 @@ class GroupInt4:
 
     def __post_init__(self) -> None:
         _check_matrix("the codes of an int4 matrix", self.codes, torch.int8)
-        if not -8 <= self.codes.min() <= self.codes.max() <= 7:
-            raise G2Error(
-                f"the codes of an int4 matrix must be -8 to 7, got {self.codes.min()} to {self.codes.max()}; "
-                "the file is damaged"
-            )
+        _check_range("an int4 matrix", self.codes, 4)
         if self.group < 1:
             raise G2Error(f"a group of an int4 matrix must have at least one column, got {self.group}")
         rows, columns = self.shape
@@ -238,6 +240,14 @@ def _check_matrix(what: str, tensor: Tensor, *dtypes: torch.dtype) -> None:
         raise G2Error(
             f"{what} must be {' or '.join(map(str, dtypes))} with at least one row and one column, "
             f"got {tensor.dtype} of shape {tuple(tensor.shape)}"
+        )
+
+
+def _check_range(what: str, codes: Tensor, bits: int) -> None:
+    half, lowest, highest = 2 ** (bits - 1), int(codes.min()), int(codes.max())
+    if not -half <= lowest <= highest < half:
+        raise G2Error(
+            f"the codes of {what} must be {-half} to {half - 1}, got {lowest} to {highest}; the file is damaged"
         )
 
 

@@ -11,7 +11,7 @@ from g2lstm.compress.spec import Steps
 from g2lstm.errors import G2Error
 
 GROUP = 32  # columns that share a scale in int4
-_RATIOS = tuple(1 - k / 64 for k in range(13))  # how much of a group's range int4 may cover: the best is taken
+_RATIOS = tuple(1 - k / 64 for k in range(25))  # how much of a group's range its codes may cover: the best is taken
 
 
 def encode(values: Tensor, steps: Steps | None) -> Encoded:
@@ -68,7 +68,7 @@ def to_low_rank(values: Tensor, rank: int, integers: str | None = None) -> LowRa
     Args:
         values: (rows, columns).
         rank: K, at most the lesser of rows and columns.
-        integers: how the factors are kept: "int8", "int4", or None for float32.
+        integers: how the factors are kept: "int8", "int6", "int4", or None for float32.
     """
     weights = _checked(values)
     rows, columns = weights.shape
@@ -90,36 +90,38 @@ def to_int8(values: Tensor) -> RowInt8:
     """
     weights = _checked(values)
     scales = weights.abs().amax(dim=1) / 127
-    return RowInt8(_codes(weights, scales.unsqueeze(1), 127), scales)
+    return RowInt8(_codes(weights, scales.unsqueeze(1), 8), scales)
+
+
+def to_int6(values: Tensor) -> RowInt8:
+    """Each row in 64 steps, of the size that makes its squared error least; see `to_int4`.
+
+    Args:
+        values: (rows, columns).
+    """
+    weights = _checked(values)
+    scales = _best_scales(weights, 6, torch.float32)
+    return RowInt8(_codes(weights, scales, 6), scales.squeeze(1), bits=6)
 
 
 def to_int4(values: Tensor) -> GroupInt4:
-    """Groups of 32 columns in 15 steps each, of the size that makes the group's squared error least.
+    """Groups of 32 columns in 16 steps each, of the size that makes the group's squared error least.
 
-    Steps are counted from -7 to 7, so that a matrix and its negative are kept alike: of an eighth step below 0 only
-    groups whose greatest weight is negative would gain. It pays to clip a group's greatest weights a little for
-    finer steps elsewhere, so some sizes are tried. They are float16: a group of weights below 2e-7 becomes 0.
+    There is one step more below 0 than above, so a scale has the sign that puts a group's greatest weight below 0. It
+    pays to clip a group's greatest weights a little for finer steps elsewhere, so some sizes are tried. They are
+    float16: a group of weights below 2e-7 becomes 0.
 
     Args:
-        values: (rows, columns); the greatest may be 7 times the greatest float16, which is 458 528.
+        values: (rows, columns); the greatest may be 8 times the greatest float16, which is 524 032.
     """
     weights = _checked(values)
-    greatest = float(weights.abs().max())
-    if greatest > 7 * torch.finfo(torch.float16).max:
-        raise G2Error(
-            f"int4 holds weights up to {7 * torch.finfo(torch.float16).max:.0f}, got {greatest:.3g}; use int8"
-        )
+    greatest, most = float(weights.abs().max()), 8 * torch.finfo(torch.float16).max
+    if greatest > most:
+        raise G2Error(f"int4 holds weights up to {most:.0f}, got {greatest:.3g}; use int8")
     rows, columns = weights.shape
     groups = functional.pad(weights, (0, -columns % GROUP)).view(rows, -1, GROUP)
-    ranges = groups.abs().amax(dim=2, keepdim=True) / 7
-    scales, least = ranges.half(), torch.full_like(ranges, math.inf)
-    for ratio in _RATIOS:
-        tried = (ranges * ratio).half()
-        kept = _codes(groups, tried.float(), 7).float() * tried.float()
-        error = (groups - kept).square_().sum(dim=2, keepdim=True)
-        scales = torch.where(error < least, tried, scales)
-        least = torch.minimum(error, least)
-    codes = _codes(groups, scales.float(), 7).view(rows, -1)[:, :columns]
+    scales = _best_scales(groups, 4, torch.float16)
+    codes = _codes(groups, scales, 4).view(rows, -1)[:, :columns]
     return GroupInt4(codes.contiguous(), scales.squeeze(2), GROUP)
 
 
@@ -129,9 +131,11 @@ def _to_integers(values: Tensor, integers: str | None) -> Dense | RowInt8 | Grou
             return Dense(_checked(values).clone())  # it may be the model's own
         case "int8":
             return to_int8(values)
+        case "int6":
+            return to_int6(values)
         case "int4":
             return to_int4(values)
-    raise G2Error(f"weights are kept as 'int8' or 'int4', got {integers!r}")
+    raise G2Error(f"weights are kept as 'int8', 'int6' or 'int4', got {integers!r}")
 
 
 def _rounded_up(number: float) -> float:
@@ -140,10 +144,26 @@ def _rounded_up(number: float) -> float:
     return math.ceil(number / unit) * unit
 
 
-def _codes(values: Tensor, scales: Tensor, highest: int) -> Tensor:
+def _best_scales(groups: Tensor, bits: int, dtype: torch.dtype) -> Tensor:
+    """For groups (..., n) the scales (..., 1) of least squared error."""
+    half = 2 ** (bits - 1)
+    greatest = groups.gather(-1, groups.abs().argmax(dim=-1, keepdim=True))
+    scales, least = (greatest / -half).to(dtype), torch.full_like(greatest, math.inf)
+    widest = greatest / (1 - half)  # where as much on the other side of 0 has a code too
+    for ratio in _RATIOS:
+        tried = (widest * ratio).to(dtype)
+        kept = _codes(groups, tried, bits).float() * tried.float()
+        error = (groups - kept).square_().sum(dim=-1, keepdim=True)
+        is_better = error < least  # not so where float16 makes infinity of a scale
+        scales, least = torch.where(is_better, tried, scales), torch.where(is_better, error, least)
+    return scales
+
+
+def _codes(values: Tensor, scales: Tensor, bits: int) -> Tensor:
     """The nearest codes; 0 where the scale is 0."""
-    quotients = torch.where(scales > 0, values / scales, 0.0)
-    return quotients.round_().clamp_(-highest, highest).to(torch.int8)
+    half, steps = 2 ** (bits - 1), scales.float()
+    quotients = torch.where(steps != 0, values / steps, 0.0)
+    return quotients.round_().clamp_(-half, half - 1).to(torch.int8)
 
 
 def _checked(values: Tensor) -> Tensor:

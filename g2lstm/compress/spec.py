@@ -18,12 +18,18 @@ PRESETS = {
     "paper-mt-clip": "gates=round:0.5,clip:1.0",
     "paper-mt-svd32": "gates=svd:32",
     "paper-mt-svd16": "gates=svd:16",
-    # A placeholder: the best whole-model trade is still to be measured.
-    "small": "gates=round:0.2,clip:0.6; cell=int4; embedding=int4; softmax=int4",
+    "small": "gates=round:0.2,clip:0.4; cell=int4; embedding=int6; softmax=int6",  # measured: docs/results.md
 }
 _LETTERS = {"round": "R", "clip": "C", "svd": "K"}  # what the number of each step is called
-_STEPS = (*_LETTERS, "int8", "int4")
-_TOGETHER = [("round",), ("round", "clip"), ("svd",), ("svd", "int8"), ("svd", "int4"), ("int8",), ("int4",)]
+_INTEGERS = ("int8", "int6", "int4")
+_STEPS = (*_LETTERS, *_INTEGERS)
+_TOGETHER = [
+    ("round",),
+    ("round", "clip"),
+    ("svd",),
+    *(("svd", one) for one in _INTEGERS),
+    *((one,) for one in _INTEGERS),
+]
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ class Steps:
         step: R of round:R, weights become multiples of it.
         limit: C of clip:C, no weight stays beyond it.
         rank: K of svd:K.
-        integers: "int8" or "int4"; of the two factors where there is a rank.
+        integers: "int8", "int6" or "int4"; of the two factors where there is a rank.
     """
 
     step: float | None = None

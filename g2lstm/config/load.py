@@ -15,10 +15,11 @@ from g2lstm.config.lm import LmRecipe
 from g2lstm.config.mt import MtRecipe
 from g2lstm.config.overrides import apply_overrides
 from g2lstm.config.problems import problems_of
+from g2lstm.config.sealed import check_sealed
 from g2lstm.errors import G2Error
 
 Recipe: TypeAlias = LmRecipe | MtRecipe
-_TASKS: dict[str, type[LmRecipe] | type[MtRecipe]] = {"lm": LmRecipe, "mt": MtRecipe}
+TASKS: dict[str, type[LmRecipe] | type[MtRecipe]] = {"lm": LmRecipe, "mt": MtRecipe}
 
 
 class ShippedRecipe(NamedTuple):
@@ -46,20 +47,32 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
     Raises:
         G2Error: with everything that is wrong, if anything is.
     """
+    return parse_recipe(read_tables(name_or_path), overrides, source=str(name_or_path))
+
+
+def task_of(path: Path) -> str | None:
+    """The task that a recipe names, whatever else it says; None if there is none."""
+    task = read_tables(path).get("task")
+    return task if isinstance(task, str) else None
+
+
+def read_tables(name_or_path: str | Path) -> dict[str, Any]:
+    """What a recipe says, not yet checked but for its version and its end, if it is that of a run."""
     source = str(name_or_path)
     shipped = _shipped_files().get(source)
     path: Traversable = Path(name_or_path).expanduser() if shipped is None else shipped
     if not path.is_file():
         raise G2Error(_not_found(source))
     try:
-        values = tomllib.loads(path.read_bytes().decode("utf-8"))
+        text = path.read_bytes().decode("utf-8")
+        check_sealed(text, source)
+        return tomllib.loads(text)
     except UnicodeDecodeError as error:
         raise G2Error(f"the recipe {source} is not UTF-8 text: byte at offset {error.start}") from None
     except tomllib.TOMLDecodeError as error:
         raise G2Error(f"the recipe {source} is not valid TOML: {error}") from None
     except OSError as error:
         raise G2Error(f"the recipe {source} cannot be read: {error.strerror}") from None
-    return parse_recipe(values, overrides, source=source)
 
 
 def parse_recipe(values: Mapping[str, Any], overrides: Sequence[str] = (), *, source: str = "given") -> Recipe:
@@ -75,13 +88,13 @@ def parse_recipe(values: Mapping[str, Any], overrides: Sequence[str] = (), *, so
     for section in ("data", "train"):
         tables.setdefault(section, {})
     task = tables.get("task")
-    if isinstance(task, str) and task in _TASKS:
+    if isinstance(task, str) and task in TASKS:
         try:
-            recipe = _TASKS[task].model_validate(tables)
+            recipe = TASKS[task].model_validate(tables)
         except ValidationError as error:
-            problems += problems_of(error, _TASKS[task])
+            problems += problems_of(error, TASKS[task])
     else:
-        names = " or ".join(f'"{name}"' for name in _TASKS)
+        names = " or ".join(f'"{name}"' for name in TASKS)
         problems.append(f"task is missing: must be {names}" if task is None else f"task = {task!r}: must be {names}")
         problems += _wrong_for_any_task(tables)
     if problems:
@@ -95,7 +108,7 @@ def parse_recipe(values: Mapping[str, Any], overrides: Sequence[str] = (), *, so
 def _wrong_for_any_task(tables: Mapping[str, Any]) -> list[str]:
     """What can be said of a recipe whose task is unknown."""
     each: list[list[str]] = []
-    for task, recipe in _TASKS.items():
+    for task, recipe in TASKS.items():
         try:
             recipe.model_validate({**tables, "task": task})
             each.append([])

@@ -1,5 +1,6 @@
 """Where downloaded and prepared files are kept, and how they are written: under a temporary name, then renamed."""
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -25,6 +26,9 @@ def write_atomically(path: Path) -> Iterator[BinaryIO]:
 
     Args:
         path: the final name; folders above it are made.
+
+    Raises:
+        G2Error: the folder cannot be written to, or the disk is full.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
@@ -40,5 +44,34 @@ def write_atomically(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        raise G2Error(
+            f"{path} could not be written, the disk is full: {error.strerror}; what was there before is as it was. "
+            "Make room, and try again"
+        ) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def keep_file(path: Path, content: bytes) -> None:
+    """Writes a file of the cache unless it is there with just this content; a damaged one is made again."""
+    if not path.is_file() or path.read_bytes() != content:
+        with write_atomically(path) as file:
+            file.write(content)
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether there was no room to write: on the disk, within the user's share of it, or within a file's limit."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _sync_folder(folder: Path) -> None:
+    """The new name, too, is on the disk when this returns."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from g2lstm.data.cache import cache_dir, write_atomically
+from g2lstm.data.cache import cache_dir, keep_file
 from g2lstm.errors import G2Error
 
 SPLITS = ("train", "valid", "test")
@@ -33,15 +33,12 @@ def embedded_sentences() -> dict[str, list[str]]:
 
 
 def embedded_folder() -> Path:
-    """The folder with the embedded `train.txt`, `valid.txt` and `test.txt`; they are written at the first call."""
+    """The folder with the embedded `train.txt`, `valid.txt` and `test.txt`; what is missing or damaged is written."""
     texts = {split: "\n".join(lines) + "\n" for split, lines in embedded_sentences().items()}
     digest = hashlib.sha256("\0".join(texts.values()).encode()).hexdigest()
     folder = cache_dir() / "data" / f"embedded-{digest[:12]}"
     for split, text in texts.items():
-        path = folder / f"{split}.txt"
-        if not path.exists():
-            with write_atomically(path) as file:
-                file.write(text.encode())
+        keep_file(folder / f"{split}.txt", text.encode())
     return folder
 
 

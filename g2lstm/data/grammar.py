@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from g2lstm.data import lexicon
-from g2lstm.data.cache import cache_dir, write_atomically
+from g2lstm.data.cache import cache_dir, keep_file
 from g2lstm.data.lexicon import Noun, Phrase, Verb
 from g2lstm.errors import G2Error
 
@@ -57,9 +57,7 @@ def grammar_folder() -> Path:
     digest = hashlib.sha256(b"\0".join(texts.values())).hexdigest()
     folder = cache_dir() / "data" / f"embedded-mt-{digest[:12]}"
     for name, text in texts.items():
-        if not (folder / name).exists():
-            with write_atomically(folder / name) as file:
-                file.write(text)
+        keep_file(folder / name, text)
     return folder
 
 

@@ -1,6 +1,7 @@
 """Dynamic evaluation (Krause et al., 2018): the model goes on learning from the stream it is scored on.
 
-A segment is predicted first and learnt from afterwards, so no token is predicted with knowledge of it.
+A segment is predicted first and learnt from afterwards, so no token is predicted with knowledge of it. The updates
+follow the paper's RMS rule: each weight's step is scaled by how large its gradients were on the training text.
 """
 
 from collections.abc import Iterator
@@ -22,13 +23,13 @@ class DynamicSettings:
 
     Attributes:
         segment: tokens predicted between two updates.
-        learning_rate: η; with the plain rule of another scale than with the RMS rule.
+        learning_rate: η.
         decay: λ, the pull back towards the trained weights at each update, in [0, 1].
-        epsilon: what keeps the RMS rule's quotients finite.
+        epsilon: ε, what keeps the steps finite where gradients were zero.
     """
 
     segment: int = 5
-    learning_rate: float = 0.002
+    learning_rate: float = 5e-4
     decay: float = 0.02
     epsilon: float = 0.001
 
@@ -45,28 +46,29 @@ class DynamicSettings:
 def dynamic_perplexity(
     model: LanguageModel,
     tokens: Tokens,
-    settings: DynamicSettings,
+    mean_squares: list[Tensor],
+    settings: DynamicSettings | None = None,
     *,
-    mean_squares: list[Tensor] | None = None,
     eval_gate: str | None = None,
     progress: Progress | None = None,
 ) -> Score:
     """The perplexity of a stream on which the model learns; the weights are as before at the end, come what may.
 
-    With `mean_squares` the RMS rule, w += λ r (w0 - w) - η g / (s + ε), where s is the root of the mean square of the
-    weight's gradient in training and r = s / mean(s), at most 1 / λ. Without them w += λ (w0 - w) - η g.
+    After each segment w += λ r (w0 - w) - η g / (s + ε), where s is the root of the mean square of the weight's
+    gradient on the training text and r = s / mean(s), at most 1 / λ.
 
     Args:
         model: to be scored.
         tokens: (N,), N >= 2.
-        settings: of the updates.
-        mean_squares: for each parameter, from `gradient_mean_squares`.
+        mean_squares: of each parameter's gradient, from `gradient_mean_squares`.
+        settings: of the updates; `DynamicSettings()` if not given.
         eval_gate: "soft" or "tempered"; None for the model's own. Hard gates have no gradient.
         progress: called with the tokens predicted so far and those in all.
     """
     check_tokens(tokens)
     if "hard" in ([eval_gate] if eval_gate else [layer.eval_gate for layer in model.lstms]):
         raise G2Error("hard gates have no gradient to learn from; use eval_gate='soft' or 'tempered'")
+    settings = DynamicSettings() if settings is None else settings
     parameters = list(model.parameters())
     rates, pulls = _rates(parameters, settings, mean_squares)
     total, parts = len(tokens) - 1, []
@@ -97,7 +99,7 @@ def gradient_mean_squares(
     eval_gate: str | None = None,
     progress: Progress | None = None,
 ) -> list[Tensor]:
-    """The mean square of each weight's gradient over the first segments of a training stream, for the RMS rule.
+    """The mean square of each weight's gradient over the first segments of a training stream.
 
     Args:
         model: at its trained weights; not changed.
@@ -136,11 +138,9 @@ def gradient_mean_squares(
 
 
 def _rates(
-    parameters: list[nn.Parameter], settings: DynamicSettings, mean_squares: list[Tensor] | None
-) -> tuple[list[Tensor | float], list[Tensor | float]]:
+    parameters: list[nn.Parameter], settings: DynamicSettings, mean_squares: list[Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
     """For each parameter the factor of its gradient and that of the way back to its trained value."""
-    if mean_squares is None:
-        return [settings.learning_rate] * len(parameters), [settings.decay] * len(parameters)
     if [p.shape for p in parameters] != [square.shape for square in mean_squares]:
         raise G2Error(
             "mean_squares must hold one tensor for each parameter of the model, of its shape; "
@@ -148,8 +148,8 @@ def _rates(
         )
     roots = [square.sqrt() for square in mean_squares]
     mean = torch.cat([root.flatten() for root in roots]).mean().clamp_min(torch.finfo(roots[0].dtype).tiny)
-    rates: list[Tensor | float] = [settings.learning_rate / (root + settings.epsilon) for root in roots]
-    pulls: list[Tensor | float] = [(settings.decay * root / mean).clamp_max_(1.0) for root in roots]
+    rates = [settings.learning_rate / (root + settings.epsilon) for root in roots]
+    pulls = [(settings.decay * root / mean).clamp_max_(1.0) for root in roots]
     return rates, pulls
 
 

@@ -103,8 +103,10 @@ class LanguageModel(nn.Module):
             )
             for width, next_width in pairwise(widths)
         )
-        # A tied softmax has no weight of its own, so that no tensor is stored twice.
-        self.softmax_weight = None if tied else nn.Parameter(torch.empty(vocabulary_size, widths[-1]))
+        # A tied softmax has no weight of its own, so that no tensor is stored twice. A compressed one is a module.
+        self.softmax_weight: nn.Parameter | nn.Module | None = (
+            None if tied else nn.Parameter(torch.empty(vocabulary_size, widths[-1]))
+        )
         self.softmax_bias = nn.Parameter(torch.empty(vocabulary_size))
         self.reset_parameters()
 
@@ -112,7 +114,7 @@ class LanguageModel(nn.Module):
         """Embedding (and softmax) uniform in +-0.1, softmax bias 0, each LSTM uniform in +-1/sqrt(its H)."""
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
         if self.softmax_weight is not None:
-            nn.init.uniform_(self.softmax_weight, -0.1, 0.1)
+            nn.init.uniform_(self.output_weight, -0.1, 0.1)
         nn.init.zeros_(self.softmax_bias)
         for layer in self.lstms:
             layer.reset_parameters()
@@ -130,7 +132,11 @@ class LanguageModel(nn.Module):
     @property
     def output_weight(self) -> Tensor:
         """(V, E), the weights of the softmax: the embedding's own if tied."""
-        return self.embedding.weight if self.softmax_weight is None else self.softmax_weight
+        return weight_of(self._softmax)
+
+    @property
+    def _softmax(self) -> nn.Module | Tensor:
+        return self.embedding if self.softmax_weight is None else self.softmax_weight
 
     def forward(self, tokens: Tensor, state: State | None = None) -> LanguageModelOutput:
         """Reads tokens (T, B) from the given state, or from zero."""
@@ -158,21 +164,33 @@ class LanguageModel(nn.Module):
 
     def logits(self, features: Tensor) -> Tensor:
         """Unnormalised log-probabilities (..., V) of the next token from features (..., E)."""
-        return nn.functional.linear(features, self.output_weight, self.softmax_bias)
+        return nn.functional.linear(*softmax_factors(features, self._softmax), self.softmax_bias)
 
     def token_losses(self, features: Tensor, targets: Tensor) -> Tensor:
         """-log p(target) in nats, shaped like `targets` (...), from features (..., E); never holds all the logits."""
-        rows = features.reshape(-1, features.size(-1))
-        losses = cross_entropy(rows, self.output_weight, self.softmax_bias, targets.reshape(-1), reduction="none")
-        return losses.view(targets.shape)
+        rows, weight = softmax_factors(features.reshape(-1, features.size(-1)), self._softmax)
+        return cross_entropy(rows, weight, self.softmax_bias, targets.reshape(-1), reduction="none").view(targets.shape)
 
     def initial_state(self, batch: int) -> State:
         """Zero states for `batch` sequences."""
-        weight = self.embedding.weight
+        like = self.softmax_bias
         return [
-            (weight.new_zeros(1, batch, layer.hidden_size), weight.new_zeros(1, batch, layer.hidden_size))
+            (like.new_zeros(1, batch, layer.hidden_size), like.new_zeros(1, batch, layer.hidden_size))
             for layer in self.lstms
         ]
+
+
+def weight_of(softmax: nn.Module | Tensor) -> Tensor:
+    """(V, E): a tensor is the weights itself, a module has them."""
+    weight = softmax if isinstance(softmax, Tensor) else softmax.weight
+    assert isinstance(weight, Tensor)
+    return weight
+
+
+def softmax_factors(features: Tensor, softmax: nn.Module | Tensor) -> tuple[Tensor, Tensor]:
+    """Features (..., E) and weights (V, E), whose product is the logits; both narrower for a matrix of low rank."""
+    factors = getattr(softmax, "factors", None)  # of compressed weights
+    return (features, weight_of(softmax)) if factors is None else factors(features)
 
 
 def detach_state(state: Sequence[tuple[Tensor, Tensor]]) -> State:

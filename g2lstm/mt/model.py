@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from g2lstm.errors import G2Error
+from g2lstm.lm.model import softmax_factors, weight_of
 from g2lstm.mt.attention import Attention, Memory
 from g2lstm.nn.checks import check_count
 from g2lstm.nn.dropout import check_dropout, locked_dropout
@@ -131,9 +132,11 @@ class TranslationModel(nn.Module):
         self.residual = residual
         self.input_dropout, self.between_dropout, self.output_dropout = input_dropout, between_dropout, output_dropout
         self.target_embedding = nn.Embedding(target_size, embedding)
-        # A tied matrix has one name only, so that no tensor is stored twice.
+        # A tied matrix has one name only, so that no tensor is stored twice. A compressed softmax_weight is a module.
         self.source_embedding = None if tied == "all" else nn.Embedding(source_size, embedding)
-        self.softmax_weight = nn.Parameter(torch.empty(target_size, embedding)) if tied == "none" else None
+        self.softmax_weight: nn.Parameter | nn.Module | None = (
+            nn.Parameter(torch.empty(target_size, embedding)) if tied == "none" else None
+        )
         self.softmax_bias = nn.Parameter(torch.zeros(target_size))
         context = hidden if encoder_layers > 1 else 2 * hidden
         uppers = [2 * hidden, *[hidden] * (encoder_layers - 2)] if encoder_layers > 1 else []
@@ -153,12 +156,20 @@ class TranslationModel(nn.Module):
     @property
     def source_weight(self) -> Tensor:
         """(source_size, E): the target embedding's own if all are tied."""
-        return (self.target_embedding if self.source_embedding is None else self.source_embedding).weight
+        return self._source.weight
 
     @property
     def output_weight(self) -> Tensor:
         """(V, E), the weights of the softmax: the target embedding's own if tied."""
-        return self.target_embedding.weight if self.softmax_weight is None else self.softmax_weight
+        return weight_of(self._softmax)
+
+    @property
+    def _source(self) -> nn.Embedding:
+        return self.target_embedding if self.source_embedding is None else self.source_embedding
+
+    @property
+    def _softmax(self) -> nn.Module | Tensor:
+        return self.target_embedding if self.softmax_weight is None else self.softmax_weight
 
     def forward(self, source: Tensor, lengths: Tensor, inputs: Tensor) -> Tensor:
         """What the softmax sees, (T, B, E), when every target token is known.
@@ -173,7 +184,7 @@ class TranslationModel(nn.Module):
 
     def encode(self, source: Tensor, lengths: Tensor) -> Memory:
         """Reads sources (S, B) of these lengths (B,). What stands after a sentence's end changes nothing of it."""
-        x = self._drop(nn.functional.embedding(source, self.source_weight), self.input_dropout)
+        x = self._drop(self._source(source), self.input_dropout)
         packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
         x, _ = pad_packed_sequence(self.encoder[0](packed)[0], total_length=len(source))
         for index, layer in enumerate(self.encoder[1:], start=1):
@@ -195,12 +206,13 @@ class TranslationModel(nn.Module):
     def step(self, tokens: Tensor, state: DecoderState) -> StepOutput:
         """Reads one token (B, K) of each hypothesis, and tells what may come next."""
         features, attention, state = self._decode(tokens.view(1, -1), state)
-        logits = nn.functional.linear(features[0], self.output_weight, self.softmax_bias)
+        logits = nn.functional.linear(*softmax_factors(features[0], self._softmax), self.softmax_bias)
         return StepOutput(logits.log_softmax(-1).view(*tokens.shape, -1), state, attention)
 
     def token_losses(self, features: Tensor, targets: Tensor) -> Tensor:
         """-log p(target) in nats, (N,), from features (N, E); never holds all the logits."""
-        return cross_entropy(features, self.output_weight, self.softmax_bias, targets, reduction="none")
+        rows, weight = softmax_factors(features, self._softmax)
+        return cross_entropy(rows, weight, self.softmax_bias, targets, reduction="none")
 
     def _decode(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Tensor, DecoderState]:
         """Tokens (T, B * K) to features (T, B * K, E), attention (B, T * K, S) and the state after them."""

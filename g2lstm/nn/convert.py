@@ -71,17 +71,24 @@ def convert_(model: Model, **options: Any) -> Model:
     rules = [(layer, _evaluation_rule(layer)) for layer in layers]
     _refuse_tied_elsewhere(model, set(made), rules)
     _scale_rows(rules, invert=True)
-    return _replace_all(model, made)
+    return replace_all(model, made)
 
 
 def freeze_(model: Model) -> Model:
     """Turns every `G2LSTM` inside `model` into a `torch.nn.LSTM` with the same output in evaluation, in place.
 
-    The opposite of `convert_`, for deployment: what is left needs no g2lstm. The parameters stay the same objects.
+    The opposite of `convert_`, for deployment: what is left needs no g2lstm. The parameters stay the same objects, so a
+    compressed layer, which lacks them, is refused.
 
     Returns:
         The model; if it is a `G2LSTM` itself, the new layer.
     """
+    for name, module in model.named_modules():
+        if isinstance(module, G2LSTM) and type(module).to_lstm is not G2LSTM.to_lstm:
+            raise G2Error(
+                f"{_called(name)} is a {type(module).__name__}, which has no parameters that a torch.nn.LSTM could go "
+                "on with; its to_lstm() makes new ones, or freeze the model that it was made from"
+            )
     wanted = dict(_convertible(model, G2LSTM, "freeze_"))
     for name, layer in wanted.items():
         _refuse_hard(layer, _called(name))
@@ -89,7 +96,7 @@ def freeze_(model: Model) -> Model:
     rules = [(layer, _evaluation_rule(layer)) for layer in wanted.values()]
     _refuse_tied_elsewhere(model, set(made), rules)
     _scale_rows(rules)
-    return _replace_all(model, made)
+    return replace_all(model, made)
 
 
 def why_not(module: nn.Module, kind: type[nn.RNNBase]) -> str | None:
@@ -125,10 +132,15 @@ def _convertible(model: nn.Module, kind: type[Recurrent], action: str) -> Iterat
             yield name, module
 
 
+def shape_of(layer: nn.RNNBase) -> dict[str, Any]:
+    """The arguments that `torch.nn.LSTM` and `G2LSTM` share, as a layer has them."""
+    return {name: getattr(layer, name) for name in _SHAPE}
+
+
 def _retype(old: nn.RNNBase, kind: Callable[..., Recurrent], **options: Any) -> Recurrent:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # dropout with one layer: said when `old` was made
-        new = kind(**{name: getattr(old, name) for name in _SHAPE}, device="meta", **options)
+        new = kind(**shape_of(old), device="meta", **options)
     for name in old._flat_weights_names:
         setattr(new, name, getattr(old, name))
     new.train(old.training)
@@ -198,7 +210,7 @@ def _refuse_hard(layer: G2LSTM, name: str) -> None:
         )
 
 
-def _replace_all(model: Model, made: Mapping[nn.Module, nn.Module]) -> Model:
+def replace_all(model: Model, made: Mapping[nn.Module, nn.Module]) -> Model:
     """Puts each new module in the place of its old one, wherever that is used, with its hooks and attributes."""
     for old, new in made.items():
         for name, value in vars(old).items():

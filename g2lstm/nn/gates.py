@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from g2lstm.nn.gate import GateRule, GateValues
@@ -77,7 +76,7 @@ def gate_values(
         h_before = torch.cat([out[1:], h0.unsqueeze(0)])
     else:
         h_before = torch.cat([h0.unsqueeze(0), out[:-1]])
-    return rule(linear(x, weights.w_x, weights.bias) + linear(h_before, weights.dropped.w_h), noise)
+    return rule(weights.from_x(x) + weights.from_h(h_before), noise)
 
 
 def collect(

@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import importlib.machinery
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,29 +33,44 @@ class Found:
     description: str
 
 
-@functools.cache
-def find() -> Found:
-    """Loads the best build for this processor, once."""
+def find_library(folder: Path, bind: Callable[[ctypes.CDLL], bool]) -> Found:
+    """Loads the best build in a folder for this processor.
+
+    Args:
+        folder: of the room that the kernel belongs to.
+        bind: tells ctypes what the functions take; an AttributeError if one is missing, False if the processor lacks
+            something that this build needs.
+    """
     capability = torch.backends.cpu.get_cpu_capability()
     wanted = list(BUILDS)[list(BUILDS).index(capability) if capability in BUILDS else -1 :]
-    folder, problems = Path(__file__).parent, []
+    problems = []
     for name in wanted:
         for path in (folder / (BUILDS[name] + suffix) for suffix in importlib.machinery.EXTENSION_SUFFIXES):
             if not path.is_file():
                 continue
             try:
                 library = ctypes.CDLL(str(path))
-                for function, arguments in _SIGNATURES.items():
-                    for dtype in ("float32", "float64"):
-                        bound = getattr(library, f"{function}_{dtype}")
-                        bound.argtypes, bound.restype = arguments, _INT
+                if bind(library):
+                    return Found(library, f"compiled for {name}")
             except (OSError, AttributeError) as problem:
                 problems.append(f"{path.name} does not load: {problem}")
-                continue
-            return Found(library, f"compiled for {name}")
     if problems:
         return Found(None, "; ".join(problems))
     return Found(None, "not compiled: no C++ compiler when g2lstm was installed; install one, then reinstall g2lstm")
+
+
+@functools.cache
+def find() -> Found:
+    """Loads the best build for this processor, once."""
+    return find_library(Path(__file__).parent, _bind)
+
+
+def _bind(library: ctypes.CDLL) -> bool:
+    for function, arguments in _SIGNATURES.items():
+        for dtype in ("float32", "float64"):
+            bound = getattr(library, f"{function}_{dtype}")
+            bound.argtypes, bound.restype = arguments, _INT
+    return True
 
 
 def logistic_noise(stream: Tensor, count: int, rate: float, dtype: torch.dtype) -> Tensor:

@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from g2lstm.nn.draw import Drop, drop
 from g2lstm.nn.gate import GateRule
@@ -32,6 +33,14 @@ class Weights(NamedTuple):
         """The sum of the two biases; torch keeps two for cuDNN's sake."""
         return None if self.b_x is None or self.b_h is None else self.b_x + self.b_h
 
+    def from_x(self, x: Tensor) -> Tensor:
+        """What the input gives to the pre-activations, W_x x + b: (..., 4H) of x (..., I)."""
+        return product(x, self.w_x, self.bias)
+
+    def from_h(self, h: Tensor) -> Tensor:
+        """What the last output gives to them, W_h h with DropConnect: (..., 4H) of h (..., R)."""
+        return product(h, self.dropped.w_h)
+
     def map(self, function: Callable[[Tensor], Tensor]) -> "Weights":
         """With `function` applied to each tensor that is there."""
         b_x, b_h, w_r = (None if t is None else function(t) for t in (self.b_x, self.b_h, self.w_r))
@@ -47,6 +56,13 @@ class Weights(NamedTuple):
         """In the order of torch's fused LSTM."""
         tensors = (self.w_x, self.w_h, self.b_x, self.b_h, self.w_r)
         return [tensor for tensor in tensors if tensor is not None]
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`linear`, but low precision on the CPU goes through float32: oneDNN ends the process there on some processors."""
+    if x.device.type == "cpu" and x.dtype in (torch.bfloat16, torch.float16):
+        return linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
+    return linear(x, weight, bias)
 
 
 class LayerOutput(NamedTuple):

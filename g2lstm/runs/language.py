@@ -1,10 +1,15 @@
 """`TrainedLanguageModel`: a language model with its tokenizer, ready to be used from Python."""
 
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import torch
 
+from g2lstm.compress.model import encoded_matrices
+from g2lstm.compress.stream import TokenSession, can_replace, stream
 from g2lstm.config.lm import LmRecipe
 from g2lstm.data.corpus import TokenStream, prepare_stream
 from g2lstm.data.registry import lm_files
@@ -12,9 +17,11 @@ from g2lstm.data.tokenize import Tokenizer
 from g2lstm.errors import G2Error
 from g2lstm.lm.cache import CacheSettings, cached_perplexity
 from g2lstm.lm.evaluate import Score, perplexity
-from g2lstm.lm.generate import generate
+from g2lstm.lm.generate import choose, generate
 from g2lstm.lm.model import LanguageModel
 from g2lstm.runs.directory import RunDirectory
+
+_WORTH_PACKING = 40  # packing dense weights takes as long as a session saves in about so many steps
 
 
 class TrainedLanguageModel:
@@ -56,6 +63,14 @@ class TrainedLanguageModel:
             raise G2Error(f"there is no split {split!r}; choose one of {', '.join(files)}")
         return prepare_stream(files[split], self.tokenizer)
 
+    def stream(self, threads: int | None = None) -> TokenSession:
+        """A session whose `step` takes a token id and returns the log-probabilities of the next; see `compress.stream`.
+
+        Args:
+            threads: at most so many; torch's number if not given.
+        """
+        return stream(self.model, threads)
+
     def generate(
         self,
         prompt: str = "",
@@ -80,13 +95,31 @@ class TrainedLanguageModel:
         """
         ids = [self.tokenizer.eos_id, *self.tokenizer.encode(prompt)]
         generator = None if seed is None else torch.Generator().manual_seed(seed)
-        continuation = generate(
+        forbidden = () if allow_unknown else (self.tokenizer.unk_id,)
+        continuation = generate(  # which checks its arguments at once
             self.model,
             ids,
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
-            forbidden=() if allow_unknown else (self.tokenizer.unk_id,),
+            forbidden=forbidden,
             generator=generator,
         )
+        # Compressed models always stream if they can: their text must not depend on how much is asked for.
+        is_worth_it = len(ids) + tokens > _WORTH_PACKING or bool(encoded_matrices(self.model))
+        if is_worth_it and can_replace(self.model):
+            draw = partial(choose, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
+            continuation = _continue(self.stream(), ids, forbidden, draw)
         return self.tokenizer.decode([*ids[1:], *islice(continuation, tokens)])
+
+
+def _continue(
+    session: TokenSession, prompt: Sequence[int], forbidden: Sequence[int], draw: Callable[[torch.Tensor], int]
+) -> Iterator[int]:
+    """What `lm.generate.generate` does, through a session."""
+    logits = session.sequence(prompt)[-1]
+    while True:
+        logits[list(forbidden)] = -math.inf
+        choice = draw(torch.from_numpy(logits))
+        yield choice
+        logits = session.step(choice)

@@ -1,15 +1,22 @@
 """`load`: a trained model with its tokenizer, ready to be used from Python."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+import torch
 from torch import nn
 
 from g2lstm.config.lm import LmRecipe
 from g2lstm.errors import G2Error
+from g2lstm.runs.compressed import fill_compressed
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.language import TrainedLanguageModel
 from g2lstm.runs.models import build_language_model, build_translation_model
 from g2lstm.runs.translation import SOURCE_TOKENIZER, TARGET_TOKENIZER, TrainedTranslationModel
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 def load(run_dir: str | Path) -> TrainedLanguageModel | TrainedTranslationModel:
@@ -27,9 +34,8 @@ def load_language_model(run_dir: str | Path) -> TrainedLanguageModel:
     recipe = run.recipe
     assert isinstance(recipe, LmRecipe)
     tokenizer = run.tokenizer()
-    model = build_language_model(recipe, len(tokenizer))
-    fill(model, run)
-    return TrainedLanguageModel(run, recipe, tokenizer, model.eval())
+    model = _filled(partial(build_language_model, recipe, len(tokenizer)), run)
+    return TrainedLanguageModel(run, recipe, tokenizer, model)
 
 
 def load_translation_model(run_dir: str | Path) -> TrainedTranslationModel:
@@ -38,9 +44,20 @@ def load_translation_model(run_dir: str | Path) -> TrainedTranslationModel:
     recipe = run.recipe
     assert not isinstance(recipe, LmRecipe)
     source, target = run.tokenizer(SOURCE_TOKENIZER), run.tokenizer(TARGET_TOKENIZER)
-    model = build_translation_model(recipe, len(source), len(target))
-    fill(model, run)
-    return TrainedTranslationModel(run, recipe, source, target, model.eval())
+    model = _filled(partial(build_translation_model, recipe, len(source), len(target)), run)
+    return TrainedTranslationModel(run, recipe, source, target, model)
+
+
+def _filled(build: Callable[[], Model], run: RunDirectory) -> Model:
+    """The model with the weights of a run, in evaluation mode."""
+    if run.compression is None:
+        model = build()
+        fill(model, run)
+    else:
+        with torch.device("meta"):  # nothing of it stays but the shapes
+            model = build()
+        fill_compressed(model, run)
+    return model.eval()
 
 
 def fill(model: nn.Module, run: RunDirectory) -> None:

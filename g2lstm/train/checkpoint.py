@@ -1,7 +1,7 @@
-"""Checkpoints without pickle: tensors in safetensors, all else in JSON, which holds the tensors' checksum.
+"""Checkpoints without pickle: tensors in safetensors, all else in JSON, which holds the checksums of both.
 
 `step-000120.safetensors` is written first, `step-000120.json` last: a checkpoint is whole if and only if its JSON is
-there and the checksum in it is that of the tensors.
+there and the two checksums in it are right.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from torch import Tensor
 from g2lstm.data.cache import write_atomically
 from g2lstm.errors import G2Error
 
-VERSION = 1
+VERSION = 2  # 1 knew one process only, and had no checksum of the JSON
 KEPT = 2  # the newest, and the one before in case that the newest is broken on disk
 
 
@@ -25,38 +25,52 @@ class WrongVersionError(G2Error):
 
 
 def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any]) -> Path:
-    """Writes a state of nested dicts and lists of tensors, numbers, strings, booleans and None; removes old ones."""
-    tensors: dict[str, Tensor] = {}
-    outline = _take_tensors(state, "", tensors)
-    content = save(tensors)
-    name = f"step-{step:08d}"
-    header = {"version": VERSION, "sha256": hashlib.sha256(content).hexdigest(), "state": outline}
-    with write_atomically(folder / f"{name}.safetensors") as file:
-        file.write(content)
-    path = folder / f"{name}.json"
-    with write_atomically(path) as file:
-        file.write(json.dumps(header).encode())
-    earlier = sorted(old for old in folder.glob("step-*.json") if old.stem < name)
-    for old in earlier[: len(earlier) - (KEPT - 1)]:
+    """Writes a state of nested dicts and lists of tensors, numbers, strings, booleans and None; then removes old ones.
+
+    Later ones go too: training would have gone on from them if they were whole.
+    """
+    path = folder / f"step-{step:08d}.json"
+    write_state(path, state)
+    others = sorted(other for other in folder.glob("step-*.json") if other != path)
+    earlier = [other for other in others if other < path]
+    for old in set(others) - set(earlier[len(earlier) - (KEPT - 1) :]):
         old.unlink()
-        old.with_suffix(".safetensors").unlink(missing_ok=True)
+    for tensors in folder.glob("step-*.safetensors"):
+        if not tensors.with_suffix(".json").exists():
+            tensors.unlink()
+    for unfinished in folder.glob(".step-*.tmp"):  # of a process that was killed
+        unfinished.unlink()
     return path
+
+
+def write_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Writes a state as JSON to `path`, and its tensors beside it."""
+    outline, content = _parted(state)
+    header = {"version": VERSION, "sha256": hashlib.sha256(content).hexdigest(), "state": outline}
+    text = json.dumps({**header, "header_sha256": _digest(header)}, allow_nan=False)
+    with write_atomically(path.with_suffix(".safetensors")) as file:
+        file.write(content)
+    with write_atomically(path) as file:
+        file.write(text.encode())
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Reads one checkpoint by its JSON; a broken one is an error."""
     try:
-        header = json.loads(path.read_text(encoding="utf-8"))
+        header = json.loads(path.read_bytes())
         version, checksum, outline = header["version"], header["sha256"], header["state"]
         content = path.with_suffix(".safetensors").read_bytes()
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise G2Error(f"the checkpoint {path} cannot be read: {error}") from None
-    if version != VERSION:
-        raise WrongVersionError(f"the checkpoint {path} is of version {version}, this g2lstm reads version {VERSION}")
+    is_first_version = version == 1 and "header_sha256" not in header
+    if not is_first_version and header.pop("header_sha256", None) != _digest(header):
+        raise G2Error(f"the checkpoint {path} is broken: its JSON does not have the checksum it was saved with")
+    if version not in (1, VERSION):
+        raise WrongVersionError(f"the checkpoint {path} is of version {version}, this g2lstm reads up to {VERSION}")
     if hashlib.sha256(content).hexdigest() != checksum:
         raise G2Error(f"the checkpoint {path} is broken: its tensors do not have the checksum they were saved with")
     state: dict[str, Any] = _put_tensors(outline, load(content))
-    return state
+    return _of_this_version(state) if is_first_version else state
 
 
 def latest_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
@@ -76,6 +90,37 @@ def latest_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
     if problems:
         raise G2Error(f"{problems[0]}; no other is whole, so that training cannot go on; start anew with --out")
     return None, problems
+
+
+def pack(state: Mapping[str, Any]) -> bytes:
+    """A state as bytes, to be sent to another process."""
+    outline, content = _parted(state)
+    text = json.dumps(outline).encode()
+    return len(text).to_bytes(8, "little") + text + content
+
+
+def unpack(content: bytes) -> dict[str, Any]:
+    """What `pack` took."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    state: dict[str, Any] = _put_tensors(json.loads(content[8:end]), load(content[end:]))
+    return state
+
+
+def _digest(header: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()
+
+
+def _of_this_version(first: dict[str, Any]) -> dict[str, Any]:
+    """A state of the first version, whose only process was not in a list."""
+    own = {"task": first.pop("task"), "random": first.pop("random"), "random_device": first.pop("random_cuda")[:1]}
+    return {**first, "processes": [own]}
+
+
+def _parted(state: Mapping[str, Any]) -> tuple[Any, bytes]:
+    """What goes into JSON, and the tensors' file."""
+    tensors: dict[str, Tensor] = {}
+    outline = _take_tensors(state, "", tensors)
+    return outline, save(tensors)
 
 
 def _take_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

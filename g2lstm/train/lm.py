@@ -1,5 +1,7 @@
 """Language modelling as a task of the training loop."""
 
+import math
+from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
@@ -64,6 +66,7 @@ class LanguageModelTask:
         )
         self.device = torch.device(device)
         self.columns = Columns(train, recipe.train.batch_size, rank=rank, world_size=world_size)
+        self.rank = rank
         self.world_size = world_size
         self.valid = Columns(valid, min(recipe.evaluate.batch_size, len(valid) - 1), keep_tail=True)
         self.valid_steps = recipe.evaluate.bptt
@@ -111,11 +114,13 @@ class LanguageModelTask:
         return learning_rate_scale(len(batch.tokens), self.settings.bptt)
 
     def loss(self, module: nn.Module, batch: Window) -> StepLoss:
-        """Reads a window from the carried state, and carries the new one, detached."""
+        """Reads a window from the carried state, and carries the new one, detached, unless the loss is not finite."""
         tokens, targets = batch.tokens.to(self.device), batch.targets.to(self.device)
-        total, nats, state = module(tokens, targets, self.state)
-        self.state = detach_state(state)
-        return StepLoss(total, nats.item(), tokens.numel() * self.world_size)
+        total, mean, state = module(tokens, targets, self.state)
+        nats = mean.item()
+        if math.isfinite(nats):
+            self.state = detach_state(state)
+        return StepLoss(total, nats, tokens.numel() * self.world_size)
 
     @torch.no_grad()
     def validate(self) -> Validation:
@@ -141,15 +146,20 @@ class LanguageModelTask:
         return Validation(loss, {"perplexity": perplexity, **saturation(gates)}, criterion=loss)
 
     def state_dict(self) -> dict[str, Any]:
-        """Row, generator of lengths, carried states."""
+        """Row, generator of lengths, carried states of this process's columns."""
         return {
             "position": self.position,
             "lengths": self.lengths.get_state(),
             "state": [[h, c] for h, c in self.state],
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Puts them back."""
-        self.position = int(state["position"])
-        self.lengths.set_state(state["lengths"])
-        self.state = [(h.to(self.device), c.to(self.device)) for h, c in state["state"]]
+    def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
+        """Puts them back; all processes' columns side by side are the same text, however many processes there are."""
+        self.position = int(states[0]["position"])
+        self.lengths.set_state(states[0]["lengths"])
+        own = slice(self.rank * self.columns.local_batch, (self.rank + 1) * self.columns.local_batch)
+        layers = zip(*(one["state"] for one in states), strict=True)  # for each, (h, c) of every process
+        self.state = [
+            (torch.cat(hs, dim=1)[:, own].to(self.device), torch.cat(cs, dim=1)[:, own].to(self.device))
+            for hs, cs in (zip(*each, strict=True) for each in layers)
+        ]

@@ -50,7 +50,11 @@ class Metrics:
             self._write("valid", progress, {"loss": validation.loss, **validation.scores})
 
     def _write(self, kind: str, progress: Mapping[str, Any], values: Mapping[str, float]) -> None:
-        line = {"kind": kind, **{name: progress[name] for name in ("step", "epoch", "tokens", "seconds")}, **values}
+        line = {
+            "kind": kind,
+            **{name: progress[name] for name in ("step", "epoch", "tokens", "seconds", "skipped")},
+            **values,
+        }
         self.run.append_metrics(line)
         for name, value in values.items():
             self._events.add_scalar(f"{kind}/{name}", value, progress["step"])

@@ -1,6 +1,7 @@
 """Translation as a task of the training loop."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from g2lstm.config.mt import MtRecipe
 from g2lstm.data.batches import PairBatch, TrainingBatches, evaluation_batches
 from g2lstm.data.pairs import PairCorpus
 from g2lstm.data.tokenize import Tokenizer
+from g2lstm.errors import G2Error
 from g2lstm.mt.bleu import score
 from g2lstm.mt.gates import hide_padding
 from g2lstm.mt.model import TranslationModel
@@ -74,19 +76,23 @@ class TranslationTask:
         self.tokenizers = tokenizers
         self.device = torch.device(device)
         self.world_size = world_size
-        self.batches = TrainingBatches(
+        self.batches = self._batches(train, rank, world_size)
+        self.epoch = self.index = 0
+        self.plan = self.batches.plan(0)
+        self.planned_for = world_size  # processes; each needs a pair of every batch
+
+    def _batches(self, train: PairCorpus, rank: int, world_size: int) -> TrainingBatches:
+        return TrainingBatches(
             train,
-            tokenizers[0].eos_id,
-            tokenizers[1].eos_id,
-            batch_size=recipe.train.batch_size,
-            batch_tokens=recipe.train.batch_tokens,
-            max_length=recipe.data.max_length,
-            seed=recipe.train.seed,
+            self.tokenizers[0].eos_id,
+            self.tokenizers[1].eos_id,
+            batch_size=self.recipe.train.batch_size,
+            batch_tokens=self.recipe.train.batch_tokens,
+            max_length=self.recipe.data.max_length,
+            seed=self.recipe.train.seed,
             rank=rank,
             world_size=world_size,
         )
-        self.epoch = self.index = 0
-        self.plan = self.batches.plan(0)
 
     @property
     def facts(self) -> dict[str, str]:
@@ -101,7 +107,7 @@ class TranslationTask:
     def start_epoch(self) -> None:
         """A new order of batches."""
         self.epoch, self.index = self.epoch + 1, 0
-        self.plan = self.batches.plan(self.epoch)
+        self.plan, self.planned_for = self.batches.plan(self.epoch), self.world_size
 
     @property
     def epoch_progress(self) -> float:
@@ -123,9 +129,8 @@ class TranslationTask:
     def loss(self, module: nn.Module, batch: PairBatch) -> StepLoss:
         """The mean over the batch of all processes: their gradients are averaged, so each counts by its tokens."""
         total, nats = module(*self._inputs(batch), batch.targets.to(self.device))
-        own = int((batch.targets >= 0).sum())
-        mean = total * (self.world_size / batch.target_tokens)
-        return StepLoss(mean, nats.item() / own, batch.target_tokens)
+        share = self.world_size / batch.target_tokens
+        return StepLoss(total * share, nats.item() * share, batch.target_tokens)
 
     @torch.no_grad()
     def validate(self) -> Validation:
@@ -168,9 +173,20 @@ class TranslationTask:
 
     def state_dict(self) -> dict[str, Any]:
         """Which batch of which epoch comes next."""
-        return {"epoch": self.epoch, "index": self.index}
+        return {"epoch": self.epoch, "index": self.index, "planned_for": self.planned_for}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes there."""
+    def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
+        """Goes there; the epoch ends with the batches that it began with, also with another number of processes."""
+        state = states[0]
         self.epoch, self.index = int(state["epoch"]), int(state["index"])
-        self.plan = self.batches.plan(self.epoch)
+        self.planned_for = int(state.get("planned_for", len(states)))
+        batches = self.batches
+        if self.planned_for != self.world_size:
+            batches = self._batches(batches.corpus, 0, self.planned_for)
+        self.plan = batches.plan(self.epoch)
+        smallest = int((self.plan.bounds[:, 1] - self.plan.bounds[:, 0]).min())
+        if smallest < self.world_size:
+            raise G2Error(
+                f"this epoch was begun with {self.planned_for} process(es) and has a batch of {smallest} pair(s), "
+                f"which {self.world_size} processes cannot share; go on with {smallest} at most until the epoch ends"
+            )

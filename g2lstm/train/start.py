@@ -1,26 +1,36 @@
 """Training from a recipe to a run directory: prepares, opens the folder, runs the loop."""
 
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import InitProcessGroupKwargs
 
 from g2lstm.config import Recipe
+from g2lstm.data.cache import is_disk_full
 from g2lstm.errors import G2Error
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.train.loop import Observer, Progress, Trainer
+from g2lstm.train.loop import Trainer
 from g2lstm.train.prepare import prepare
+from g2lstm.train.processes import deaths_told, noise_seed
+from g2lstm.train.progress import Observer, Progress
 from g2lstm.train.task import Validation
+
+_PATIENCE = timedelta(hours=2)  # of processes that wait for the first, which prepares the data
+_ONE_AT_A_TIME = threading.Lock()
 
 
 def train(
     recipe: Recipe, out: str | Path, observer: Observer, *, resume: bool = False, data_dir: Path | None = None
 ) -> Progress:
-    """Trains a model into the run directory `out`.
+    """Trains a model into the run directory `out`. One training at a time: they share torch's random numbers.
 
     Args:
         recipe: what to train.
@@ -29,8 +39,37 @@ def train(
         resume: go on with the run in `out`; one that has not begun is begun.
         data_dir: a folder that holds the named data sets.
     """
-    with _denormals_flushed():
-        return _train(_absolute(recipe), Path(out), observer, resume, data_dir)
+    if not _ONE_AT_A_TIME.acquire(blocking=False):
+        raise G2Error("another training is under way in this Python process; wait for it, or use a process for each")
+    try:
+        with _denormals_flushed(), deaths_told(), _own_accelerator(recipe.train.precision) as accelerator:
+            return _train(_absolute(recipe), Path(out), observer, resume, data_dir, accelerator)
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        raise G2Error(f"the disk of {out} is full: {error}; make room, then --resume goes on") from None
+    finally:
+        _ONE_AT_A_TIME.release()
+
+
+@contextmanager
+def _own_accelerator(precision: str) -> Iterator[Accelerator]:
+    """An accelerator with settings of its own; accelerate would keep those of the first in this Python process."""
+    shared: list[dict[str, Any]] = [AcceleratorState._shared_state, GradientState._shared_state]
+    before = [dict(state) for state in shared]
+    for state in shared:
+        state.clear()
+    try:
+        yield Accelerator(
+            # Accelerate joins processes on CPUs only if it is told that CPUs are meant.
+            cpu=not torch.accelerator.is_available(),
+            mixed_precision="bf16" if precision == "bf16" else "no",
+            kwargs_handlers=[InitProcessGroupKwargs(timeout=_PATIENCE)],
+        )
+    finally:
+        for state, saved in zip(shared, before, strict=True):
+            state.clear()
+            state.update(saved)
 
 
 @contextmanager
@@ -44,11 +83,9 @@ def _denormals_flushed() -> Iterator[None]:
         torch.set_flush_denormal(was_on)
 
 
-def _train(recipe: Recipe, out: Path, observer: Observer, resume: bool, data_dir: Path | None) -> Progress:
-    # Accelerate joins processes on CPUs only if it is told that CPUs are meant.
-    accelerator = Accelerator(
-        cpu=not torch.accelerator.is_available(), mixed_precision="bf16" if recipe.train.precision == "bf16" else "no"
-    )
+def _train(
+    recipe: Recipe, out: Path, observer: Observer, resume: bool, data_dir: Path | None, accelerator: Accelerator
+) -> Progress:
     run = RunDirectory(out)
     is_old = run.recipe_file.exists() and resume
     if is_old:
@@ -57,7 +94,7 @@ def _train(recipe: Recipe, out: Path, observer: Observer, resume: bool, data_dir
         run.check_new()
     task, tokenizers = prepare(recipe, accelerator, data_dir, resumed=run if is_old else None)
     if accelerator.num_processes > 1:  # the same weights everywhere, but noise and masks of one's own
-        torch.manual_seed(recipe.train.seed + accelerator.process_index)
+        torch.manual_seed(noise_seed(recipe.train.seed, accelerator.process_index))
     if not accelerator.is_main_process:
         return Trainer(task, recipe.train, run, accelerator, Silent()).train(resume=is_old)
     with run.locked():

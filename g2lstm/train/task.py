@@ -1,5 +1,6 @@
 """What the training loop asks of a task; language modelling is one, translation another."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
@@ -9,7 +10,7 @@ class StepLoss(NamedTuple):
     """The loss of one batch."""
 
     total: Tensor  # (), to be differentiated
-    nats: float  # mean -log p a token, without regularisers or smoothing
+    nats: float  # -log p a token, without regularisers or smoothing; its mean over the processes is that of the batch
     tokens: int  # predicted in this batch, by all processes together
 
 
@@ -37,7 +38,7 @@ class Task(Protocol):
         """About the training data, to be kept with the weights."""
 
     def next_batch(self) -> Any | None:
-        """The next batch of this epoch; None at its end."""
+        """The next batch of this epoch, a named tuple of tensors and numbers; None at its end."""
 
     def start_epoch(self) -> None:
         """Goes to the beginning of the data."""
@@ -56,7 +57,11 @@ class Task(Protocol):
         """Evaluates the model as it is."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Where in the data it stands, and what it carries from batch to batch: tensors, numbers, strings."""
+        """Where in the data it stands, and what this process carries from batch to batch: tensors, numbers, strings."""
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes there."""
+    def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
+        """Goes there.
+
+        Args:
+            states: of all the processes that there were, in their order; there may be another number of them now.
+        """

@@ -6,9 +6,15 @@ import sys
 
 import pytest
 
+from g2lstm import G2Error
+from tests.cli.command import run
 
-def run(*arguments):
-    return subprocess.run([sys.executable, "-m", "g2lstm", *arguments], capture_output=True, text=True, check=False)
+
+def test_as_a_process_of_its_own():
+    command = [sys.executable, "-m", "g2lstm", "--debug", "bench", "layer", "--shape", "1,2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
 
 
 def test_help_and_version():
@@ -40,13 +46,6 @@ def test_bench_layer_as_json():
     assert all(row["milliseconds"] > 0 for row in rows)
 
 
-def test_demo_at_toy_size():
-    done = run("demo", "--steps", "2")
-    assert done.returncode == 0, done.stderr
-    for words in ("LSTM (baseline)", "sharpened sigmoid", "G²", "convert_"):
-        assert words in done.stdout
-
-
 @pytest.mark.parametrize(
     "arguments", [["nonsense"], ["bench", "layer", "--shape", "1,2"], ["bench", "layer", "--rounds", "0"]]
 )
@@ -59,6 +58,5 @@ def test_a_users_mistake_is_exit_2_without_a_traceback(arguments):
 
 
 def test_debug_shows_the_traceback():
-    done = run("--debug", "bench", "layer", "--shape", "1,2")
-    assert done.returncode == 1
-    assert "Traceback" in done.stderr
+    with pytest.raises(G2Error, match="shape"):
+        run("--debug", "bench", "layer", "--shape", "1,2")

@@ -1,7 +1,6 @@
 """Language modelling through the command line, end to end at toy size, and its errors."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -9,14 +8,11 @@ import time
 
 import pytest
 
+from tests.cli.command import run
+
 TOY = [
     "--set", "model.embedding=16", "--set", "model.hidden=24", "--set", "train.minutes=", "--set", "train.epochs=1",
 ]  # fmt: skip
-
-
-def run(*arguments, **environment):
-    command = [sys.executable, "-m", "g2lstm", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
 
 
 @pytest.fixture(scope="module")

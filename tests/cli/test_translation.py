@@ -1,24 +1,18 @@
 """Translation through the command line, end to end, and its errors."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 
 import pytest
 
+from tests.cli.command import run
+
 TOY = [
     "--set", "model.embedding=64", "--set", "train.minutes=", "--set", "train.epochs=4",
     "--set", "train.batch_size=32",
 ]  # fmt: skip
-
-
-def run(*arguments, standard_input=None, **environment):
-    command = [sys.executable, "-m", "g2lstm", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, input=standard_input, check=False, env=os.environ | environment, encoding="utf-8"
-    )
 
 
 @pytest.fixture(scope="module")

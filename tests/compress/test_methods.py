@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
 from g2lstm.compress.matrix import Dense, Encoded, GroupInt4, RowInt8
-from g2lstm.compress.methods import encode, to_grid, to_int4, to_int8, to_low_rank
+from g2lstm.compress.methods import encode, to_grid, to_int4, to_int6, to_int8, to_low_rank
 from g2lstm.compress.packing import pack, unpack
 from g2lstm.compress.spec import Spec
 from g2lstm.errors import G2Error
@@ -168,7 +168,9 @@ def test_both_factors_have_numbers_of_one_size():
     torch.testing.assert_close(left.T @ left, torch.diag(left.norm(dim=0) ** 2), rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize(("integers", "kind"), [(None, Dense), ("int8", RowInt8), ("int4", GroupInt4)])
+@pytest.mark.parametrize(
+    ("integers", "kind"), [(None, Dense), ("int8", RowInt8), ("int6", RowInt8), ("int4", GroupInt4)]
+)
 def test_factors_as_integers(integers, kind):
     values = normal(50, 20) @ normal(20, 70)
     got = to_low_rank(values, 20, integers)
@@ -176,7 +178,7 @@ def test_factors_as_integers(integers, kind):
     assert isinstance(got.right, kind)
     assert got.stored_bytes == got.left.stored_bytes + got.right.stored_bytes
     error = (got.dequantize() - values).norm() / values.norm()
-    assert error < {None: 1e-5, "int8": 0.015, "int4": 0.16}[integers]
+    assert error < {None: 1e-5, "int8": 0.015, "int6": 0.05, "int4": 0.15}[integers]
     torch.testing.assert_close(got.left.dequantize() @ got.right.dequantize(), got.dequantize())
 
 
@@ -203,7 +205,6 @@ def test_int8_by_hand():
 def test_int8_is_half_a_step_off_at_most(values):
     got = to_int8(values)
     assert all(tensor.isfinite().all() for tensor in (got.scales, got.dequantize()))
-    assert got.codes.min() >= -127
     assert not got.codes[got.scales == 0].any()
     half = got.scales.double().unsqueeze(1) / 2
     # A scale below float32's normal range has few digits, and may be 0.
@@ -212,7 +213,8 @@ def test_int8_is_half_a_step_off_at_most(values):
 
 
 @settings(deadline=None)
-@given(matrices(7 * GREATEST_HALF))
+@given(matrices(8 * GREATEST_HALF))
+@example(torch.tensor([[8 * GREATEST_HALF, -8 * GREATEST_HALF]]))
 @example(torch.tensor([[7 * GREATEST_HALF, -7 * GREATEST_HALF]]))
 @example(torch.tensor([[2e-7, 1e-8]]))
 @example(torch.tensor([[1e-45, 3e-6]]))
@@ -221,13 +223,14 @@ def test_int4_is_finite_and_no_worse_than_the_plain_scale(values):
     assert got.shape == values.shape
     assert got.scales.isfinite().all()
     assert got.dequantize().isfinite().all()
-    assert -7 <= got.codes.min() <= got.codes.max() <= 7
+    assert -8 <= got.codes.min() <= got.codes.max() <= 7
     for row in range(len(values)):
         for group, part in enumerate(values[row].split(32)):
             scale = (part.abs().max() / 7).half().float()
-            codes = (part / scale).round().clamp(-7, 7) if scale > 0 else torch.zeros_like(part)
+            codes = (part / scale).round().clamp(-7, 7) if 0 < scale < math.inf else torch.zeros_like(part)
             kept = got.dequantize()[row, 32 * group : 32 * group + 32]
-            errors = [(part - one).double().square().sum() for one in (kept, codes * scale)]
+            plain = codes * min(scale, GREATEST_HALF)
+            errors = [(part - one).double().square().sum() for one in (kept, plain)]
             assert errors[0] <= errors[1] * (1 + 1e-5) + 1e-40
 
 
@@ -237,8 +240,13 @@ def test_int4_by_hand():
     values[0, 32] = -0.875
     values[1, 5] = 3.5
     got = to_int4(values)
-    assert got.codes[0, [0, 1, 2, 3, 32]].tolist() == [7, -3, 1, 0, -7]
-    assert got.scales.tolist() == [[1.0, 0.125], [0.5, 0.0]]
+    assert got.codes[0, [0, 1, 2, 3, 32]].tolist() == [-7, 3, -1, 0, -7]  # the greatest is below 0
+    assert got.codes[1, 5] == -7
+    assert got.scales.tolist() == [[-1.0, 0.125], [-0.5, 0.0]]
+    assert torch.equal(got.dequantize(), values)
+    values[0, :4] = torch.tensor([-8.0, 7.0, 1.0, -2.0])
+    got = to_int4(values)
+    assert got.codes[0, :4].tolist() == [-8, 7, 1, -2]
     assert torch.equal(got.dequantize(), values)
     assert got.stored_bytes == 33 + 2 * 4
     assert got.group == 32
@@ -256,19 +264,34 @@ def test_int4_clips_where_that_pays():
 
 def test_a_matrix_and_its_negative_are_kept_alike():
     values = normal(9, 45)
-    for method in (to_int8, to_int4, lambda values: to_grid(values, 0.2, 0.4)):
+    for method in (to_int8, to_int6, to_int4, lambda values: to_grid(values, 0.2, 0.4)):
         assert torch.equal(method(-values).dequantize(), -method(values).dequantize())
 
 
 def test_int4_refuses_what_float16_cannot_scale():
-    with pytest.raises(G2Error, match="int4 holds weights up to 458528, got 5e\\+05; use int8"):
-        to_int4(torch.tensor([[5e5, 1.0]]))
+    with pytest.raises(G2Error, match="int4 holds weights up to 524032, got 6e\\+05; use int8"):
+        to_int4(torch.tensor([[6e5, 1.0]]))
+
+
+def test_int6_by_hand():
+    got = to_int6(torch.tensor([[-3.2, 3.1, 0.1], [0.0, 0.0, 0.0], [6.2, -6.2, 0.2]]))
+    assert got.codes.tolist() == [[-32, 31, 1], [0, 0, 0], [-31, 31, -1]]
+    torch.testing.assert_close(got.scales, torch.tensor([0.1, 0.0, -0.2]))
+    assert got.bits == 6
+    assert got.stored_bytes == 7 + 12  # nine codes of six bits
+
+
+def test_more_bits_are_nearer():
+    values = normal(20, 64)
+    errors = [float((method(values).dequantize() - values).norm()) for method in (to_int8, to_int6, to_int4)]
+    assert errors[0] < errors[1] / 3
+    assert errors[1] < errors[2] / 2
 
 
 # All of them
 
 
-@pytest.mark.parametrize("text", ["round:0.2", "svd:3", "svd:3,int8", "int8", "int4"])
+@pytest.mark.parametrize("text", ["round:0.2", "svd:3", "svd:3,int8", "int8", "int6", "int4"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_other_types_and_strides_are_taken_as_float32(text, dtype):
     steps = Spec.parse(f"gates={text}").gates

@@ -9,7 +9,7 @@ from g2lstm.compress.spec import GROUPS, PRESETS, Spec, Steps
 from g2lstm.errors import G2Error
 
 NUMBERS = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
-INTEGERS = st.sampled_from(["int8", "int4"])
+INTEGERS = st.sampled_from(["int8", "int6", "int4"])
 STEPS = st.one_of(
     NUMBERS.map(lambda step: Steps(step=step)),
     st.tuples(NUMBERS, NUMBERS).map(lambda pair: Steps(step=min(pair), limit=max(pair))),
@@ -96,7 +96,7 @@ def test_any_text_parses_or_is_an_error_of_the_caller(text):
         ("biases=int8", "'biases' is not a group; there are: gates, cell, embedding, softmax"),
         ("=int8", "'' is not a group; there are: gates, cell, embedding, softmax"),
         ("gates=Int8", "gates: 'Int8' is not a step; did you mean int8?"),
-        ("gates=quantise:3", "gates: 'quantise' is not a step; there are: round, clip, svd, int8, int4"),
+        ("gates=quantise:3", "gates: 'quantise' is not a step; there are: round, clip, svd, int8, int6, int4"),
         ("gates=svd:0", "gates: svd:K needs a whole number above 0, got '0'"),
         ("gates=svd:-1", "gates: svd:K needs a whole number above 0, got '-1'"),
         ("gates=svd:2.5", "gates: svd:K needs a whole number above 0, got '2.5'"),
@@ -189,5 +189,5 @@ def test_a_spec_does_what_its_steps_say(text, kind):
 
 
 def test_an_unknown_kind_of_integers():
-    with pytest.raises(G2Error, match="weights are kept as 'int8' or 'int4', got 'int3'"):
+    with pytest.raises(G2Error, match="weights are kept as 'int8', 'int6' or 'int4', got 'int3'"):
         encode(torch.randn(2, 2), Steps(integers="int3"))

@@ -50,6 +50,16 @@ def test_the_files_are_written_once(cache: Path) -> None:
     assert {file.name: file.stat().st_mtime_ns for file in folder.iterdir()} == before
 
 
+def test_damaged_files_are_written_anew(cache: Path) -> None:
+    folder = embedded_folder()
+    whole = {file.name: file.read_bytes() for file in folder.iterdir()}
+    (folder / "test.txt").write_bytes(whole["test.txt"][:-100])
+    (folder / "train.txt").write_bytes(b"X" + whole["train.txt"][1:])
+    (folder / "valid.txt").unlink()
+    assert embedded_folder() == folder
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == whole
+
+
 def test_a_python_without_its_documentation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(G2Error, match=r"the embedded text is Python's own documentation .* which this Python lacks"):

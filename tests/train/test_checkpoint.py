@@ -1,10 +1,17 @@
 """Checkpoints: whole or refused, tensors and numbers as they were, nothing pickled."""
 
+import errno
+import hashlib
+import json
+import os
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from g2lstm import G2Error
-from g2lstm.train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from g2lstm.train.checkpoint import latest_checkpoint, load_checkpoint, pack, save_checkpoint, unpack
 
 STATE = {
     "step": 3,
@@ -84,9 +91,83 @@ def test_none_whole_is_an_error_and_touches_nothing(tmp_path):
 def test_another_version_is_an_error_not_a_broken_one(tmp_path):
     save_checkpoint(tmp_path, 1, {"t": torch.arange(100)})
     path = save_checkpoint(tmp_path, 2, {"t": torch.arange(100)})
-    path.write_text(path.read_text().replace('"version": 1', '"version": 99'))
-    with pytest.raises(G2Error, match="is of version 99, this g2lstm reads version 1"):
+    header = json.loads(path.read_text())
+    del header["header_sha256"]
+    header["version"] = 99
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps({**header, "header_sha256": digest}))
+    with pytest.raises(G2Error, match="is of version 99, this g2lstm reads up to 2"):
         latest_checkpoint(tmp_path)
+
+
+def test_no_byte_of_a_checkpoint_can_change_unnoticed(tmp_path):
+    state = {"step": 12, "rate": 0.25, "t": torch.arange(3)}
+    path = save_checkpoint(tmp_path, 1, state)
+    for file in (path, path.with_suffix(".safetensors")):
+        content = file.read_bytes()
+        for index in range(len(content)):
+            for bit in (0, 5):
+                damaged = bytearray(content)
+                damaged[index] ^= 1 << bit
+                file.write_bytes(damaged)
+                with pytest.raises(G2Error, match="step-00000001"):
+                    load_checkpoint(path)
+        file.write_bytes(content)
+    assert same(load_checkpoint(path), state)
+
+
+def test_the_first_version_is_still_read(tmp_path):
+    """As it was written: one process, its state not in a list, no checksum of the JSON."""
+    random = torch.get_rng_state()
+    save_file({"random": random, "task.state": torch.ones(2)}, tmp_path / "step-00000007.safetensors")
+    checksum = hashlib.sha256((tmp_path / "step-00000007.safetensors").read_bytes()).hexdigest()
+    outline = {
+        "progress": {"step": 7}, "random": {"tensor": "random"}, "random_cuda": [],
+        "task": {"position": 3, "state": {"tensor": "task.state"}},
+    }  # fmt: skip
+    header = {"version": 1, "sha256": checksum, "state": outline}
+    (tmp_path / "step-00000007.json").write_text(json.dumps(header))
+    own = {"task": {"position": 3, "state": torch.ones(2)}, "random": random, "random_device": []}
+    state, _ = latest_checkpoint(tmp_path)
+    assert same(state, {"progress": {"step": 7}, "processes": [own]})
+
+
+def test_what_a_killed_process_left_is_cleared_away(tmp_path):
+    (tmp_path / ".step-00000001.json.abc.tmp").write_bytes(b"half")
+    (tmp_path / "step-00000001.safetensors").write_bytes(b"no JSON")
+    save_checkpoint(tmp_path, 9, {"step": 9}).write_text("broken")
+    save_checkpoint(tmp_path, 3, {"step": 3})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000003.json", "step-00000003.safetensors"]
+
+
+@pytest.mark.parametrize("write", [1, 2], ids=["tensors", "json"])
+def test_a_full_disk_keeps_the_last_whole_one(tmp_path, monkeypatch, write):
+    save_checkpoint(tmp_path, 1, {"t": torch.arange(100)})
+    calls = []
+
+    def full(handle):
+        calls.append(handle)
+        if len(calls) == write:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None if Path(f"/proc/self/fd/{handle}").is_dir() else full(handle))
+        with pytest.raises(G2Error, match="step-00000002.* could not be written, the disk is full: No space left"):
+            save_checkpoint(tmp_path, 2, {"t": torch.arange(100) + 1})
+    state, problems = latest_checkpoint(tmp_path)
+    assert torch.equal(state["t"], torch.arange(100))
+    assert problems == []
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_number_that_json_lacks_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="Out of range float"):
+        save_checkpoint(tmp_path, 1, {"loss": float("nan")})
+    assert not list(tmp_path.iterdir())
+
+
+def test_states_go_through_bytes():
+    assert same(unpack(pack(STATE)), STATE)
 
 
 def test_no_checkpoint_is_none(tmp_path):

@@ -1,5 +1,6 @@
 """Training from Python: the caller's settings are as before at the end."""
 
+import errno
 import threading
 
 import pytest
@@ -9,6 +10,7 @@ from accelerate import Accelerator
 from g2lstm import G2Error, load
 from g2lstm.config import parse_recipe
 from g2lstm.runs.directory import RunDirectory
+from g2lstm.train.checkpoint import latest_checkpoint
 from g2lstm.train.prepare import prepare
 from g2lstm.train.start import Silent, train
 
@@ -95,3 +97,65 @@ def test_a_folder_of_others_is_not_touched(tables, tmp_path):
         train(parse_recipe(tables), theirs, Silent())
     assert (theirs / ".lock").read_text() == "theirs"
     assert len(list(theirs.iterdir())) == 2
+
+
+def test_trainings_in_one_process_have_settings_of_their_own(tables, tmp_path):
+    """Also beside an accelerator of the caller's, which accelerate would hand out again, and which stays as it is."""
+    theirs = Accelerator(cpu=True, gradient_accumulation_steps=4)
+    types = {}
+
+    class Watching(Silent):
+        def __init__(self, name):
+            self.name = name
+
+        def on_step(self, progress, share, values):
+            types[self.name] = Accelerator(cpu=True).mixed_precision
+
+    for name in ("fp32", "bf16", "fp32 again"):
+        recipe = parse_recipe(tables, [f"train.precision={name.split()[0]}"])
+        train(recipe, tmp_path / name, Watching(name))
+    assert types == {"fp32": "no", "bf16": "bf16", "fp32 again": "no"}
+    weights = {name: latest_checkpoint(RunDirectory(tmp_path / name).checkpoints)[0]["model"] for name in types}
+    assert all(torch.equal(value, weights["fp32 again"][name]) for name, value in weights["fp32"].items())
+    assert any(not torch.equal(value, weights["bf16"][name]) for name, value in weights["fp32"].items())
+    assert theirs.mixed_precision == "no"
+    assert theirs.gradient_accumulation_steps == 4
+    assert theirs.gradient_state.num_steps == 4
+
+
+def test_two_trainings_at_once_in_one_process_are_refused(tables, tmp_path):
+    class Starting(Silent):
+        def on_step(self, progress, share, values):
+            with pytest.raises(G2Error, match="another training is under way in this Python process"):
+                train(parse_recipe(tables), tmp_path / "second", Silent())
+            self.tried = True
+
+    observer = Starting()
+    train(parse_recipe(tables), tmp_path / "first", observer)
+    assert observer.tried
+    assert not (tmp_path / "second").exists()
+    train(parse_recipe(tables), tmp_path / "second", Silent())
+
+
+def test_a_full_disk_in_any_file_is_told(tables, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RunDirectory, "append_metrics", full)
+    with pytest.raises(G2Error, match=r"the disk of .*run is full: .*No space left.*make room, then --resume"):
+        train(parse_recipe(tables), tmp_path / "run", Silent())
+
+
+def test_a_start_that_was_cut_short_can_be_taken_up(tables, tmp_path):
+    """Killed after the tokenizer was written and before the recipe was, which is last."""
+    train(parse_recipe(tables), tmp_path / "whole", Silent())
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / ".lock").touch()
+    (out / "tokenizer.json").write_bytes((tmp_path / "whole/tokenizer.json").read_bytes()[:50])
+    (out / ".recipe.toml.12ab.tmp").write_text("task")
+    train(parse_recipe(tables), out, Silent(), resume=True)
+    found, expected = (
+        latest_checkpoint(RunDirectory(one).checkpoints)[0]["model"] for one in (out, tmp_path / "whole")
+    )
+    assert all(torch.equal(found[name], value) for name, value in expected.items())

@@ -1,0 +1,156 @@
+"""Other ways to run a stack of LSTM layers step by step, which `g2lstm bench infer` is measured against."""
+
+import logging
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from g2lstm.errors import G2Error
+
+Vectors: TypeAlias = NDArray[np.float32]
+Runner: TypeAlias = Callable[[int], Vectors]  # makes so many steps, from where the last call left off; the last output
+Peer: TypeAlias = Callable[[nn.LSTM, Vectors], Runner]  # given the inputs (N, I), which are read over and over
+
+_OPSET, _IR = 17, 10
+
+
+def torch_float32(lstm: nn.LSTM, inputs: Vectors) -> Runner:
+    """`torch.nn.LSTM` as it is."""
+    steps = torch.from_numpy(inputs)[:, None, None]  # (N, 1, 1, I)
+    shape = (lstm.num_layers, 1, lstm.hidden_size)
+    state, count = (torch.zeros(shape), torch.zeros(shape)), 0
+
+    @torch.inference_mode()
+    def run(number: int) -> Vectors:
+        nonlocal state, count
+        for _ in range(number):
+            out, state = lstm(steps[count % len(steps)], state)
+            count += 1
+        return out.numpy().reshape(-1)
+
+    return run
+
+
+def torch_int8(lstm: nn.LSTM, inputs: Vectors) -> Runner:
+    """Torch's dynamic quantisation: int8 weights, activations quantised in each step."""
+    quantize = getattr(torch.ao.quantization, "quantize_dynamic", None)
+    if quantize is None:
+        raise G2Error(f"torch {torch.__version__} has no dynamic quantisation any more")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is to move to another package
+        [quantised] = quantize(nn.Sequential(lstm), {nn.LSTM})
+    if isinstance(quantised, nn.LSTM):
+        raise G2Error(f"torch {torch.__version__} leaves an LSTM as it is")
+    return torch_float32(quantised, inputs)
+
+
+def onnxruntime_float32(lstm: nn.LSTM, inputs: Vectors) -> Runner:
+    """ONNX Runtime, one LSTM operator for each layer."""
+    return _onnxruntime(lstm, inputs, quantised=False)
+
+
+def onnxruntime_int8(lstm: nn.LSTM, inputs: Vectors) -> Runner:
+    """ONNX Runtime's dynamic quantisation of the same graph."""
+    return _onnxruntime(lstm, inputs, quantised=True)
+
+
+def _onnxruntime(lstm: nn.LSTM, inputs: Vectors, quantised: bool) -> Runner:
+    try:
+        import onnx
+        import onnxruntime  # type: ignore[import-untyped]
+    except ImportError:
+        raise G2Error("onnx and onnxruntime are not installed; `pip install 'g2lstm[export]'`") from None
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "stack.onnx"
+        onnx.save(stack_graph(lstm), path)
+        if quantised:
+            path = _quantised(path)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    # Bound once, the states of one step being written where the next reads them: its fastest way.
+    steps, count = inputs[:, None, None], 0  # (N, 1, 1, I)
+
+    def zeros(*shape: int) -> Any:
+        return onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32))  # which shares the array
+
+    H = lstm.hidden_size
+    names = [name for k in range(lstm.num_layers) for name in (f"h{k}", f"c{k}")]
+    states = [{name: zeros(1, 1, H) for name in names} for _ in range(2)]
+    x, y, bindings = zeros(*steps[0].shape), zeros(1, 1, 1, H), [session.io_binding() for _ in range(2)]
+    for k, binding in enumerate(bindings):
+        binding.bind_ortvalue_input("x", x)
+        binding.bind_ortvalue_output("y", y)
+        for name in names:
+            binding.bind_ortvalue_input(name, states[k][name])
+            binding.bind_ortvalue_output(f"{name}_out", states[1 - k][name])
+
+    def run(number: int) -> Vectors:
+        nonlocal count
+        for _ in range(number):
+            x.update_inplace(steps[count % len(steps)])
+            session.run_with_iobinding(bindings[count % 2])
+            out = y.numpy()
+            count += 1
+        return out.reshape(-1)
+
+    return run
+
+
+def stack_graph(lstm: nn.LSTM) -> Any:
+    """A stack as an ONNX model: x (1, 1, I), h0, c0, h1 ... (1, 1, H) to y (1, 1, 1, H), h0_out, c0_out ..."""
+    from onnx import TensorProto, checker, helper, numpy_helper
+
+    def value(name: str, *shape: int) -> Any:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    H, nodes, weights, below = lstm.hidden_size, [], [], "x"
+    ends, state = [value("x", 1, 1, lstm.input_size)], [value("y", 1, 1, 1, H)]
+    for k, parameters in enumerate(lstm.all_weights):
+        w_x, w_h, b_x, b_h = (_reordered(parameter.detach().numpy()) for parameter in parameters)
+        arrays = {f"W{k}": w_x, f"R{k}": w_h, f"B{k}": np.concatenate([b_x, b_h])}
+        weights += [numpy_helper.from_array(array[None], name) for name, array in arrays.items()]
+        if k:
+            nodes.append(helper.make_node("Squeeze", [below, "direction"], [f"x{k}"]))
+            below = f"x{k}"
+        above = "y" if k == lstm.num_layers - 1 else f"y{k}"
+        taken, given = [below, *arrays, "", f"h{k}", f"c{k}"], [above, f"h{k}_out", f"c{k}_out"]
+        nodes.append(helper.make_node("LSTM", taken, given, hidden_size=H))
+        ends += [value(f"h{k}", 1, 1, H), value(f"c{k}", 1, 1, H)]
+        state += [value(f"h{k}_out", 1, 1, H), value(f"c{k}_out", 1, 1, H)]
+        below = above
+    weights.append(numpy_helper.from_array(np.array([1], np.int64), "direction"))
+    graph = helper.make_graph(nodes, "stack", ends, state, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR)
+    checker.check_model(model)
+    return model
+
+
+def _reordered(rows: NDArray[Any]) -> NDArray[Any]:
+    """From torch's order of the gates, i f g o, to that of ONNX, i o f g."""
+    i, f, g, o = np.split(rows, 4)
+    return np.concatenate([i, o, f, g])
+
+
+def _quantised(path: Path) -> Path:
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic  # type: ignore[import-untyped]
+
+    root, after = logging.getLogger(), path.with_suffix(".int8.onnx")
+    level = root.level
+    root.setLevel(logging.ERROR)  # it would advise to prepare the graph, which changes nothing in an LSTM
+    try:
+        quantize_dynamic(path, after, weight_type=QuantType.QInt8)
+    finally:
+        root.setLevel(level)
+    kinds = {node.op_type for node in onnx.load(after).graph.node if "LSTM" in node.op_type}
+    if kinds != {"DynamicQuantizeLSTM"}:
+        raise G2Error(f"this onnxruntime does not quantise the operator LSTM: its graph has {', '.join(sorted(kinds))}")
+    return after

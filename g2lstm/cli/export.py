@@ -1,0 +1,59 @@
+"""`g2lstm export`: a run as files for another runtime."""
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from g2lstm.cli.options import EvalGate, Json, Run
+from g2lstm.errors import G2Error
+
+
+def export(
+    run: Run,
+    file_format: Annotated[str, typer.Option("--format", help="Only onnx so far.")] = "onnx",
+    out: Annotated[Path | None, typer.Option(help="NAME.onnx; RUN/export/model.onnx if not given.")] = None,
+    activations: Annotated[
+        str, typer.Option(help="float32; or int8: packed weights run faster, results are a little less exact.")
+    ] = "float32",
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there already.")] = False,
+    eval_gate: EvalGate = None,
+    as_json: Json = False,
+) -> None:
+    """Writes a run as ONNX, and checks the files in ONNX Runtime against PyTorch before they get their names.
+
+    A language model becomes NAME.onnx: tokens (time, batch) and states to log-probabilities and states. A translation
+    model becomes NAME.encoder.onnx and NAME.decoder.onnx, which makes one step. NAME.json tells inputs, outputs and
+    token ids; the tokenizers stand beside it. Packed weights of up to four bits need ONNX Runtime, all others run
+    anywhere.
+
+    Example: `g2lstm export runs/ptb-small --format onnx --out device/words.onnx`
+    """
+    from g2lstm.export.onnx import export_onnx
+    from g2lstm.runs.trained import load
+
+    if file_format != "onnx":
+        raise G2Error(f"models are exported as onnx, got --format {file_format!r}")
+    trained = load(run)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        path = out or run / "export" / "model.onnx"
+        made = export_onnx(trained, path, activations=activations, eval_gate=eval_gate, force=force)
+    for warning in caught:
+        print(f"g2lstm: {warning.message}", file=sys.stderr)
+    sizes = {str(file): file.stat().st_size for file in made.files}
+    if as_json:
+        facts = {"difference": made.difference, "tolerance": made.tolerance, "expanded": made.expanded}
+        print(json.dumps({"files": sizes, **facts, "example": made.example}))
+        return
+    width = max(map(len, sizes))
+    for file, size in sizes.items():
+        print(f"{file:<{width}}  {size / 1e6:9.3f} MB")
+    print(
+        f"agrees with PyTorch: largest difference {made.difference:.1e} at several lengths and batches, "
+        f"{made.tolerance:.1e} is allowed"
+    )
+    print(f"run it with:\n\n{made.example}")

@@ -1,0 +1,77 @@
+"""`g2lstm view`: a page in the browser that shows what the gates do on a sentence."""
+
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from g2lstm.cli.options import DataDir
+from g2lstm.cli.output import console, error_console
+from g2lstm.errors import G2Error
+
+
+def view(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories, compressed ones too.", metavar="RUN...")],
+    host: Annotated[str, typer.Option(help="Address to listen on; others can only reach it if it is not loopback.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8150,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Serves a page on which a sentence shows its gates: per word, layer and unit, two runs side by side.
+
+    It listens on this machine only, unless --host says otherwise. Ctrl-C ends it.
+
+    Example: `g2lstm view runs/ptb-small runs/ptb-small+small`
+    """
+    try:
+        import uvicorn
+
+        from g2lstm.view.server import LOOPBACK, create_app
+    except ModuleNotFoundError as error:
+        raise G2Error(f"the page needs {error.name}; install it with: pip install 'g2lstm[view]'") from None
+    import torch
+
+    from g2lstm.inspect.runs import named_runs
+    from g2lstm.view.run import ViewedRun
+
+    torch.set_num_threads(1)  # a sentence is so little work that threads which share it mostly wait for each other
+
+    shown = [ViewedRun(name, directory, data_dir) for name, directory in named_runs(runs).items()]
+    is_loopback = host in LOOPBACK
+    hosts = LOOPBACK if is_loopback else (*LOOPBACK, host, socket.gethostname())
+    app = create_app(shown, hosts=hosts, any_address=not is_loopback)
+    with _listen(host, port) as listening:
+        if not is_loopback:
+            error_console().print(
+                f"[bold]Anyone who can reach {host} can use this page[/]: it has no password. Without --host it is for "
+                "this machine only.",
+                highlight=False,
+            )
+        name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        address = f"http://{f'[{name}]' if ':' in name else name}:{listening.getsockname()[1]}/"
+        console().print(f"{address}  (Ctrl-C ends it)", highlight=False, soft_wrap=True)
+        if open_browser:
+            typer.launch(address)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
+        with suppress(KeyboardInterrupt):  # which Ctrl-C may or may not become, depending on what it interrupts
+            server.run(sockets=[listening])
+        console().print("ended")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen()  # so that a visitor who is faster than the server waits
+    except OSError as error:
+        listening.close()
+        raise G2Error(
+            f"cannot listen on {host}, port {port}: {error.strerror or error}; choose another with --port or --host"
+        ) from None
+    return listening

@@ -1,0 +1,282 @@
+// Products of packed matrices with one vector: each weight is read once, packed, from front to back.
+//
+// A matrix is cut into panels of kPanel rows, one row to each 32-bit lane of two vectors. A panel lies in memory as
+//   dense         for each column: kPanel floats
+//   int8          for each 8 columns: kPanel x 4 bytes for the first four, then as many for the others
+//   int4          for each 8 columns: kPanel x 4 bytes, the first four columns in the low halves, the rest in the high
+//   grouped int4  the same, and before each group of columns kPanel float16 scales
+//   int3          for each 32 columns: 3 x kPanel x 4 bytes; of the eight fours of columns each third holds two in its
+//                 low six bits, and the high two bits of the three hold the last two fours
+// and, but for the dense one, ends with kPanel float32 scales. Columns are filled up to a multiple of 8 or 32. Codes
+// are stored unsigned, 128, 8 or 4 above their value: what that adds to a sum depends on the vector alone and is where
+// the sum starts.
+//
+// The vector is quantised to 16 bits, its largest element being 32639. With VNNI, whose products are of bytes, that is
+// two parts, 256 high + low, multiplied with the same weights; else the two sums are of the even and the odd columns.
+#pragma once
+
+#include "../../nn/csrc/simd.h"
+
+namespace {
+
+using Floats = Vector<float>;
+using Ints = Simd<float>::Integer;
+
+constexpr int kLanes = Simd<float>::lanes;
+constexpr int kVectors = 2;                  // of rows in a panel: so many sums at once hide the time each takes
+constexpr int kPanel = kVectors * kLanes;    // rows
+constexpr int kChunk = 8;                    // columns that are read at once, but for int3
+constexpr int kChunk3 = 32;
+constexpr int kAhead = 4096;                 // bytes that are fetched before they are read
+constexpr int kFill = 64;                    // vectors are filled up to a multiple of this, with zeros
+constexpr int kLargest = 127 * 256 + 127;    // of a quantised element
+
+struct Four { int32_t first, second; };      // the two parts of four neighbouring columns
+struct Sum { Ints first, second; };
+
+inline Ints spread(int32_t value) { return value - Ints{}; }
+inline Ints load_ints(const void* from) {
+  Ints v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+inline Floats load_floats(const uint8_t* from) {
+  Floats v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+
+// ---------------------------------------------------------------------------------------------------- instructions
+
+#if defined(__AVX512VNNI__)
+constexpr bool kBytes = true;                // the two parts are bytes
+constexpr int kLongest = 1 << 15;            // columns whose sum surely fits 32 bits
+inline Ints dot(Ints sum, Ints weights, Ints x) {  // of 4 unsigned and 4 signed bytes
+  return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)weights, (__m512i)x);
+}
+#else
+constexpr bool kBytes = false;               // the two parts are pairs of 16-bit numbers
+constexpr int kLongest = 256;
+inline Ints dot(Ints sum, Ints weights, Ints x) {  // of 2 and 2 signed 16-bit numbers
+#if defined(__AVX2__)
+  return sum + (Ints)_mm256_madd_epi16((__m256i)weights, (__m256i)x);
+#elif defined(__SSE2__)
+  return sum + (Ints)_mm_madd_epi16((__m128i)weights, (__m128i)x);
+#else
+  return sum + ((weights << 16) >> 16) * ((x << 16) >> 16) + (weights >> 16) * (x >> 16);
+#endif
+}
+#endif
+constexpr int kLongestGroup = 4096;          // of grouped int4; `layout.py` has the same
+constexpr int32_t kOnes = kBytes ? 0x01010101 : 0x00010001;
+constexpr float kFirst = kBytes ? 256.0f : 1.0f;  // what the first part counts
+
+inline void add(Sum& sum, Ints weights, Four x) {  // weights: four unsigned bytes in each lane
+  const Ints even = kBytes ? weights : weights & 0x00ff00ff, odd = kBytes ? weights : (weights >> 8) & 0x00ff00ff;
+  sum.first = dot(sum.first, even, spread(x.first));
+  sum.second = dot(sum.second, odd, spread(x.second));
+}
+
+inline Floats load_halves(const uint8_t* from) {  // float16, finite
+#if defined(__AVX512F__)
+  return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
+#elif defined(__F16C__)
+  return (Floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from));
+#else
+  Ints bits;
+  for (int lane = 0; lane < kLanes; ++lane) bits[lane] = from[2 * lane] | from[2 * lane + 1] << 8;
+  const Ints exponent = bits >> 10 & 31, least = exponent == 0 ? spread(1) : exponent;
+  const Ints mantissa = (bits & 0x3ff) + (exponent == 0 ? spread(0) : spread(0x400));
+  const Ints power = (least + (127 - 25)) << 23;  // built as a float: denormals, which are flushed here, play no part
+  Floats scale;
+  std::memcpy(&scale, &power, sizeof scale);
+  return __builtin_convertvector((bits & 0x8000) != 0 ? -mantissa : mantissa, Floats) * scale;
+#endif
+}
+
+// ---------------------------------------------------------------------------------------------------- the vector
+
+// Where sums over the groups of columns start, so that the codes count from 0: -offset times the sum of the elements.
+struct Starts {
+  int64_t group;
+  int32_t offset;
+  std::vector<Four> of_group;
+};
+
+// A vector in the forms that products read. Each thread makes its own, which costs less than waiting for another's.
+struct Operand {
+  int64_t count;
+  float step = 0;               // of the quantised elements
+  std::vector<float> values;    // filled up with zeros
+  std::vector<Four> fours, sums;
+  std::vector<Starts> starts;   // none: only dense products read it
+
+  explicit Operand(int64_t count) : count(count), values(ceil_div(count, kFill) * kFill) {}
+
+  int64_t columns() const { return ceil_div(count, kChunk) * kChunk; }
+
+  int starts_of(int64_t group, int32_t offset) {  // index of the table, which is made if it is not there
+    for (size_t k = 0; k < starts.size(); ++k)
+      if (starts[k].group == group && starts[k].offset == offset) return int(k);
+    fours.resize(values.size() / 4);
+    sums.resize(values.size() / 4);
+    starts.push_back({group, offset, std::vector<Four>(ceil_div(columns(), group))});
+    return int(starts.size()) - 1;
+  }
+
+  void set(const float* from) {
+    std::memcpy(values.data(), from, count * sizeof(float));
+    if (!starts.empty()) quantise();
+  }
+
+ private:
+  void quantise() {
+    const int64_t filled = int64_t(values.size());
+    Floats most{}, zero_or_nan{};
+    for (int64_t k = 0; k < filled; k += kLanes) {
+      const Floats v = load(&values[k]), size = v < 0.0f ? -v : v;
+      most = size > most ? size : most;
+      zero_or_nan += v * 0.0f;  // infinite elements too make it NaN, and with it every product
+    }
+    float largest = 0, trouble = 0;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      largest = std::max(largest, most[lane]);
+      trouble += zero_or_nan[lane];
+    }
+    step = largest / kLargest + trouble;
+    const float inverse = largest > 1e-30f ? kLargest / largest : 0.0f;  // below, 1 / step could overflow
+    for (int64_t k = 0; k < filled; k += kLanes) {
+      const Floats shifted = load(&values[k]) * inverse + 12582912.0f;  // 1.5 x 2^23: the last bit counts ones
+      split(load_ints(&shifted) - 0x4b400000, &fours[k / 4]);
+    }
+    constexpr int in_vector = kLanes / 2;
+    for (size_t k = 0; k < fours.size(); k += in_vector) {
+      const Ints totals = dot(Ints{}, spread(kOnes), load_ints(&fours[k]));
+      std::memcpy(&sums[k], &totals, sizeof totals);
+    }
+    for (Starts& s : starts)
+      for (size_t g = 0; g < s.of_group.size(); ++g) {
+        const int64_t begin = int64_t(g) * s.group / 4, end = std::min(begin + s.group / 4, columns() / 4);
+        int32_t first = 0, second = 0;
+        for (int64_t k = begin; k < end; ++k) {
+          first += sums[k].first;
+          second += sums[k].second;
+        }
+        s.of_group[g] = {-s.offset * first, -s.offset * second};
+      }
+  }
+
+  static void split(Ints codes, Four* to) {
+#if defined(__AVX512VNNI__)
+    const Ints high = (codes + 128) >> 8, low = codes - (high << 8);
+    const __m128i first = _mm512_cvtepi32_epi8((__m512i)high), second = _mm512_cvtepi32_epi8((__m512i)low);
+    _mm_storeu_si128((__m128i*)to, _mm_unpacklo_epi32(first, second));
+    _mm_storeu_si128((__m128i*)to + 1, _mm_unpackhi_epi32(first, second));
+#else
+    const Ints low = codes & 0xffff, high = codes << 16;
+    for (int k = 0; k < kLanes; k += 4) to[k / 4] = {low[k] | high[k + 2], low[k + 1] | high[k + 3]};
+#endif
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------- products
+
+enum Form : int64_t { kDense, kInt8, kInt4, kInt3, kGroupedInt4, kForms };
+
+struct Product {
+  Form form;
+  int source, target;  // which operand it reads, and what it adds to
+  int64_t columns;     // filled up
+  int64_t group = 0;   // columns whose sum is kept in integers
+  int starts = 0;      // of the operand
+
+  int32_t offset() const { return form == kInt8 ? 128 : form == kInt3 ? 4 : 8; }  // of the stored codes
+
+  int64_t panel_bytes() const {
+    constexpr int64_t scales = kPanel * 4;
+    switch (form) {
+      case kDense: return columns * kPanel * 4;
+      case kInt8: return columns * kPanel + scales;
+      case kInt4: return columns * kPanel / 2 + scales;
+      case kInt3: return ceil_div(columns, kChunk3) * kChunk3 * kPanel * 3 / 8 + scales;
+      default: return columns * kPanel / 2 + ceil_div(columns, group) * kPanel * 2 + scales;
+    }
+  }
+};
+
+using Panel = Floats[kVectors];
+
+inline void dense_product(const Product& p, const Operand& x, const uint8_t* at, Panel& result) {
+  constexpr int sets = 4;  // of sums: one alone would wait for itself
+  Floats sums[sets][kVectors] = {};
+  for (int64_t column = 0; column < p.columns; column += sets)
+    for (int s = 0; s < sets; ++s)
+      for (int v = 0; v < kVectors; ++v, at += kVectorBytes)
+        sums[s][v] += x.values[column + s] * load_floats(at);
+  for (int v = 0; v < kVectors; ++v) result[v] += (sums[0][v] + sums[1][v]) + (sums[2][v] + sums[3][v]);
+}
+
+// Adds the products of one chunk and one vector of rows. Two sets of sums need not wait for each other.
+template <int Bits, int Sets>
+inline void add_chunk(Sum (&sums)[Sets][kVectors], int v, const uint8_t* at, const Four* x) {
+  const auto word = [&](int k) { return load_ints(at + (k * kVectors + v) * kVectorBytes); };
+  Sum &even = sums[0][v], &odd = sums[Sets - 1][v];
+  if constexpr (Bits == 8) {
+    add(even, word(0), x[0]);
+    add(odd, word(1), x[1]);
+  } else if constexpr (Bits == 4) {
+    add(even, word(0) & 0x0f0f0f0f, x[0]);
+    add(odd, word(0) >> 4 & 0x0f0f0f0f, x[1]);
+  } else {
+    for (int k = 0; k < 3; ++k) {
+      add(even, word(k) & 0x07070707, x[2 * k]);
+      add(odd, word(k) >> 3 & 0x07070707, x[2 * k + 1]);
+    }
+    add(even, (word(0) >> 6 & 0x03030303) | (word(2) >> 4 & 0x04040404), x[6]);
+    add(odd, (word(1) >> 6 & 0x03030303) | (word(2) >> 5 & 0x04040404), x[7]);
+  }
+}
+
+template <int Bits, bool Grouped>
+inline void coded_product(const Product& p, const Operand& x, const uint8_t* at, Panel& result) {
+  constexpr int chunk = Bits == 3 ? kChunk3 : kChunk, bytes = chunk * kPanel * Bits / 8;
+  constexpr int sets = Grouped ? 1 : 2;  // groups are short, and one's sums need not wait for those of the one before
+  const Four *four = x.fours.data(), *start = x.starts[p.starts].of_group.data();
+  Floats first[kVectors] = {}, second[kVectors] = {};
+  for (int64_t left = p.columns; left > 0; left -= p.group, ++start) {
+    Floats scales[kVectors];
+    if (Grouped)
+      for (int v = 0; v < kVectors; ++v, at += kVectorBytes / 2) scales[v] = load_halves(at);
+    Sum sums[sets][kVectors] = {};
+    for (int v = 0; v < kVectors; ++v) sums[0][v] = {spread(start->first), spread(start->second)};
+    for (int64_t column = 0; column < std::min(left, p.group); column += chunk, four += chunk / 4, at += bytes) {
+      for (int v = 0; v < kVectors; ++v) add_chunk<Bits>(sums, v, at, four);
+      for (int k = 0; k < bytes; k += 64) __builtin_prefetch(at + kAhead + k);
+    }
+    for (int v = 0; v < kVectors; ++v) {
+      for (int s = 1; s < sets; ++s) {
+        sums[0][v].first += sums[s][v].first;
+        sums[0][v].second += sums[s][v].second;
+      }
+      const Floats a = __builtin_convertvector(sums[0][v].first, Floats);
+      const Floats b = __builtin_convertvector(sums[0][v].second, Floats);
+      first[v] += Grouped ? a * scales[v] : a;
+      second[v] += Grouped ? b * scales[v] : b;
+    }
+  }
+  for (int v = 0; v < kVectors; ++v)
+    result[v] += (kFirst * first[v] + second[v]) * (x.step * load_floats(at + v * kVectorBytes));
+}
+
+// Adds the product of one panel to `result`.
+inline void multiply(const Product& p, const Operand& x, const uint8_t* at, Panel& result) {
+  switch (p.form) {
+    case kDense: return dense_product(p, x, at, result);
+    case kInt8: return coded_product<8, false>(p, x, at, result);
+    case kInt4: return coded_product<4, false>(p, x, at, result);
+    case kInt3: return coded_product<3, false>(p, x, at, result);
+    default: return coded_product<4, true>(p, x, at, result);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,234 @@
+// A stack of LSTM layers that reads one sequence step by step, for the CPU: packed weights, states and threads.
+//
+// A session owns a copy of its weights, in the order in which they are read. A panel of pre-activations goes from the
+// registers through the gates straight to c and h. A softmax may stand on top.
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <optional>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include "block.h"
+
+namespace {
+
+enum Status { kDone, kNoMemory, kWrongDescription };
+
+// In huge pages where the system has them: the weights take more pages than the processor has translations for.
+struct Memory {
+  static constexpr size_t page = 2 << 20;
+  size_t align, bytes;
+  uint8_t* data;
+  explicit Memory(int64_t wanted)
+      : align(size_t(wanted) < page ? 64 : page), bytes((size_t(wanted) + align - 1) / align * align),
+        data(static_cast<uint8_t*>(::operator new(bytes, std::align_val_t(align)))) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    if (align == page) madvise(data, bytes, MADV_HUGEPAGE);
+#endif
+  }
+  ~Memory() { ::operator delete(data, std::align_val_t(align)); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+};
+
+struct Layer {
+  Block block;
+  std::vector<float> h[2], c;  // h is read from one and written to the other, in turn
+
+  Layer(const BlockSpec& spec, int wanted) : block(spec, wanted), c(block.filled()) {
+    h[0].resize(block.filled());
+    h[1].resize(block.filled());
+  }
+
+  // One step. `to` (outputs) gets h as well, if it is there.
+  template <class Together>
+  void advance(const float* x, int64_t step, int hard, float* to, Items& items, const Together& together) {
+    float* const h_next = h[~step & 1].data();
+    block.compute(x, h[step & 1].data(), step, items, together, [&](const Panel (&sums)[kGates], int64_t row) {
+      for (int v = 0; v < kVectors; ++v) finish(sums, v, row + v * kLanes, h_next, hard, to);
+    });
+  }
+
+  void finish(const Panel (&sums)[kGates], int v, int64_t unit, float* h_next, int hard, float* to) {
+    const Floats zero{}, one = broadcast<float>(1);
+    const auto open = [&](Floats a, bool is_hard) {  // keeps a NaN
+      return is_hard ? (a >= 0.0f ? one : (a < 0.0f ? zero : a)) : sigmoid<float>(a);
+    };
+    const Floats i = open(sums[0][v], hard >= 1), f = open(sums[1][v], hard >= 1), o = open(sums[3][v], hard >= 2);
+    const Floats cell = f * load(&c[unit]) + i * tanh<float>(sums[2][v]), output = o * tanh<float>(cell);
+    store(&c[unit], cell);
+    store(h_next + unit, output);
+    if (to && unit < block.outputs) store(to + unit, output, int(std::min<int64_t>(kLanes, block.outputs - unit)));
+  }
+};
+
+struct Softmax {
+  Block block;
+  std::vector<float> logits;
+
+  Softmax(const BlockSpec& spec, int wanted) : block(spec, wanted), logits(block.filled()) {}
+
+  // Writes the logarithms of the probabilities to `to` (outputs).
+  template <class Together>
+  void compute(const float* x, int64_t step, float* to, Items& items, const Together& together) {
+    block.compute(x, nullptr, step, items, together, [&](const Panel (&sums)[kGates], int64_t row) {
+      std::memcpy(&logits[row], &sums[0], sizeof sums[0]);
+    });
+    normalise(to);
+  }
+
+  void normalise(float* to) {
+    constexpr float nothing = -std::numeric_limits<float>::infinity();
+    constexpr int64_t stretch = 64 * kLanes;  // summed in float32; the stretches in float64
+    const int64_t filled = block.filled();
+    std::fill(logits.begin() + block.outputs, logits.end(), nothing);
+    Floats most = broadcast(nothing);
+    for (int64_t k = 0; k < filled; k += kLanes) {
+      const Floats v = load(&logits[k]);
+      most = v > most ? v : most;
+    }
+    float top = nothing;
+    for (int lane = 0; lane < kLanes; ++lane) top = std::max(top, most[lane]);
+    double total = 0;
+    for (int64_t begin = 0; begin < filled; begin += stretch) {
+      Floats sum{};
+      for (int64_t k = begin; k < std::min(begin + stretch, filled); k += kLanes) {
+        Floats power, p;
+        expm1_parts<float>(load(&logits[k]) - top, power, p);
+        sum += power + power * p;
+      }
+      for (int lane = 0; lane < kLanes; ++lane) total += sum[lane];
+    }
+    const float whole = top + float(std::log(total));
+    for (int64_t k = 0; k < block.outputs; ++k) to[k] = logits[k] - whole;
+  }
+};
+
+struct Session {
+  Memory memory;
+  std::vector<Layer> layers;
+  std::optional<Softmax> softmax;
+  int hard;
+  Items items;
+  int64_t step = 0;
+
+  Session(const BlockSpec* specs, int64_t count, int64_t bytes, int hard, int wanted)
+      : memory(bytes), hard(hard), items(wanted) {
+    for (int64_t k = 0; k < count; ++k)
+      if (specs[k].gates == kGates) layers.emplace_back(specs[k], wanted);
+      else softmax.emplace(specs[k], wanted);
+  }
+
+  template <class Visit> void each_block(const Visit& visit) {
+    for (Layer& layer : layers) visit(layer.block);
+    if (softmax) visit(softmax->block);
+  }
+
+  bool build(const BlockSpec* spec) {
+    uint8_t* at = memory.data;
+    int64_t width = spec->inputs;
+    bool fits = true;
+    each_block([&](Block& block) {
+      std::memcpy(at, spec->data, spec->bytes);
+      fits = fits && block.inputs == width && block.build(*spec, at);
+      width = block.outputs;
+      at += spec++->bytes;
+    });
+    return fits;
+  }
+
+  int threads() {
+    int most = 1;
+    each_block([&](Block& block) { most = std::max(most, block.threads); });
+    return most;
+  }
+
+  void run(const float* x, int64_t steps, float* out) {
+    FlushDenormals flush;
+    Team& team = Team::of_process();
+    const int most = threads();
+    const bool shared = most > 1 && team.take(most);
+    const auto together = [&](int count, const auto& work) {
+      shared && count > 1 ? team.together(count, work) : work(0);
+    };
+    const int64_t width = softmax ? softmax->block.outputs : layers.back().block.outputs;
+    for (int64_t s = 0; s < steps; ++s, ++step, x += layers.front().block.inputs, out += width) {
+      const float* input = x;
+      for (Layer& layer : layers) {
+        float* const to = softmax || &layer != &layers.back() ? nullptr : out;
+        layer.advance(input, step, hard, to, items, together);
+        input = layer.h[~step & 1].data();
+      }
+      if (softmax) softmax->compute(input, step, out, items, together);
+    }
+    if (shared) team.leave();
+  }
+
+  template <class Copy> void each_state(const Copy& copy) {  // h and c of the first layer, of the second ...
+    for (Layer& layer : layers) {
+      copy(layer.h[step & 1], layer.block.outputs);
+      copy(layer.c, layer.block.outputs);
+    }
+  }
+};
+
+bool is_possible(const BlockSpec& spec, bool may_be_softmax) {
+  const int64_t least = std::min(spec.inputs, spec.outputs), most = std::max(spec.inputs, spec.outputs);
+  return least >= 1 && most <= kMostUnits && std::min({spec.bytes, spec.factors, spec.products}) >= 0 &&
+         (spec.gates == kGates || (spec.gates == 1 && may_be_softmax));
+}
+
+}  // namespace
+
+// Rows of a panel, by which Python packs the weights; 0 if this build is not for this processor.
+EXPORT int g2lstm_stack_panel() {
+#if defined(__AVX512VNNI__)
+  if (!__builtin_cpu_supports("avx512vnni")) return 0;
+#endif
+  return kPanel;
+}
+
+// specs: of the layers, and of a softmax on top, if there is one. hard: 0 no gate, 1 input and forget gates, 2 the
+// output gate too. wanted: threads, at most.
+EXPORT int g2lstm_stack_create(const BlockSpec* specs, int64_t count, int hard, int wanted, Session** result) {
+  int64_t bytes = 0;
+  if (count < 1) return kWrongDescription;
+  for (int64_t k = 0; k < count; ++k) {
+    if (!is_possible(specs[k], k > 0 && k == count - 1)) return kWrongDescription;
+    bytes += specs[k].bytes;
+  }
+  bool fits = false;
+  const int failed = within_memory([&] {
+    auto session = std::make_unique<Session>(specs, count, bytes, hard, std::clamp(wanted, 1, kMostThreads));
+    fits = session->build(specs);
+    if (fits) *result = session.release();
+  });
+  return failed ? kNoMemory : fits ? kDone : kWrongDescription;
+}
+
+EXPORT void g2lstm_stack_destroy(Session* session) { delete session; }
+
+EXPORT int g2lstm_stack_threads(Session* session) { return session->threads(); }
+
+// x: (steps, inputs); out: (steps, outputs of the last layer or of the softmax). One call at a time.
+EXPORT void g2lstm_stack_run(Session* session, const float* x, int64_t steps, float* out) {
+  session->run(x, steps, out);
+}
+
+EXPORT void g2lstm_stack_get(Session* session, float* to) {
+  session->each_state([&](const std::vector<float>& state, int64_t count) {
+    std::memcpy(to, state.data(), count * sizeof(float));
+    to += count;
+  });
+}
+
+EXPORT void g2lstm_stack_set(Session* session, const float* from) {
+  session->each_state([&](std::vector<float>& state, int64_t count) {
+    std::memcpy(state.data(), from, count * sizeof(float));
+    from += count;
+  });
+}

@@ -1,0 +1,158 @@
+// Threads that share the items of a job: one team for the whole process.
+//
+// A step of an LSTM takes microseconds, so threads cannot sleep between its jobs, and on a busy machine waiting for one
+// that does not run costs milliseconds. So workers are welcome but not needed: the caller does all items that nobody
+// else has taken, and waits only for workers that are at work. This holds for a worker that the system runs late, and
+// for a second session that finds the team taken. A worker that has had nothing to do for some time sleeps, and leaves
+// its core to others, such as torch's own threads. A process that forked has no workers and starts its own.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include <pthread.h>
+
+#include "../../nn/csrc/simd.h"
+
+namespace {
+
+constexpr int kSpins = 200, kTurns = 400;  // after so many turns of a waiting loop let others run; go to sleep
+
+// For some 10 µs wait in a loop; after that the one waited for may need this very core.
+inline void wait_a_turn(int turn) {
+  if (turn >= kSpins) return std::this_thread::yield();
+#if defined(__SSE2__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// The items of a job, dealt out to the threads. Each does its own from front to back, which are thus the same in each
+// step and may still be in its cache, then takes what is left of the others' from the back. Nothing is handed over from
+// the one who takes an item to another, so no order of memory is needed: a job's begin and end see to that.
+class Items {
+  struct alignas(64) Part {
+    std::atomic<int64_t> taken{0}, stolen{0};
+    int64_t own = 0, begin = 0, end = 0;
+  };
+  std::vector<Part> parts_;
+  int threads_ = 0;
+
+ public:
+  explicit Items(int most_threads) : parts_(most_threads) {}
+
+  void deal(int64_t items, int threads) {
+    threads_ = threads;
+    for (int thread = 0; thread < threads; ++thread) {
+      const Range range = share(items, thread, threads);
+      Part& part = parts_[thread];
+      part.begin = range.begin;
+      part.end = range.end;
+      part.own = 0;
+      part.taken.store(0, std::memory_order_relaxed);
+      part.stolen.store(0, std::memory_order_relaxed);
+    }
+  }
+
+  // The next item for this thread; -1 if none is left.
+  int64_t claim(int thread) {
+    Part& mine = parts_[thread];
+    if (mine.taken.fetch_add(1, std::memory_order_relaxed) < mine.end - mine.begin) return mine.begin + mine.own++;
+    for (int k = 1; k < threads_; ++k) {
+      Part& other = parts_[(thread + k) % threads_];
+      const int64_t size = other.end - other.begin;
+      if (other.taken.load(std::memory_order_relaxed) < size &&
+          other.taken.fetch_add(1, std::memory_order_relaxed) < size)
+        return other.end - 1 - other.stolen.fetch_add(1, std::memory_order_relaxed);
+    }
+    return -1;
+  }
+};
+
+class Team {
+  std::atomic<bool> taken_{false};
+  alignas(64) std::atomic<uint64_t> number_{0};  // of the job; odd while it is open
+  alignas(64) std::atomic<int> active_{0};       // workers that look at the job
+  alignas(64) std::atomic<bool> asleep_{false};  // some worker may be
+  std::mutex mutex_;
+  std::condition_variable woken_;
+  int size_ = 1;  // with the caller; only who has taken the team looks at it
+
+  // The job: written before it is opened, and not before the workers have left the last one.
+  void (*call_)(const void* work, int thread) = nullptr;
+  const void* work_ = nullptr;
+  int threads_ = 0;
+
+  Team() = default;
+
+  uint64_t wait_for_job(uint64_t last) {
+    for (int turn = 0;; ++turn) {
+      const uint64_t now = number_.load(std::memory_order_acquire);
+      if (now % 2 && now != last) return now;
+      wait_a_turn(turn);
+      if (turn < kTurns) continue;
+      std::unique_lock<std::mutex> lock(mutex_);
+      asleep_.store(true);
+      woken_.wait(lock, [&] { return number_.load() != now; });
+      turn = 0;
+    }
+  }
+
+  [[noreturn]] void serve(int thread) {
+    FlushDenormals flush;
+    for (uint64_t job = 0;;) {
+      job = wait_for_job(job);
+      active_.fetch_add(1);
+      // Still open: the caller, who closes the job before it looks at `active_`, waits for us from here on.
+      if (number_.load() == job && thread < threads_) call_(work_, thread);
+      active_.fetch_sub(1, std::memory_order_release);
+    }
+  }
+
+ public:
+  static Team& of_process() {
+    alignas(Team) static unsigned char place[sizeof(Team)];  // never destroyed: its threads run until the process ends
+    static Team* const team = [] {
+      // The workers of a process are not in its child, and may have left anything locked: it gets a team of its own.
+      pthread_atfork(nullptr, nullptr, [] { new (place) Team; });
+      return new (place) Team;
+    }();
+    return *team;
+  }
+
+  // False if another has it; else the caller may use it, with so many threads, until it leaves it.
+  bool take(int threads) {
+    if (taken_.exchange(true, std::memory_order_acquire)) return false;
+    try {
+      for (; size_ < threads; ++size_) std::thread([this, thread = size_] { serve(thread); }).detach();
+    } catch (const std::exception&) {  // the system gives no more threads: those that are there do it
+      size_ = threads;
+    }
+    return true;
+  }
+  void leave() { taken_.store(false, std::memory_order_release); }
+
+  // Calls work(thread) here and in workers, and returns when all have returned. Only after `take`.
+  template <class Work> void together(int threads, const Work& work) {
+    call_ = [](const void* job, int thread) { (*static_cast<const Work*>(job))(thread); };
+    work_ = &work;
+    threads_ = threads;
+    number_.fetch_add(1);
+    if (asleep_.load()) {
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        asleep_.store(false);
+      }
+      woken_.notify_all();
+    }
+    work(0);
+    number_.fetch_add(1);
+    for (int turn = 0; active_.load(); ++turn) wait_a_turn(turn);
+  }
+};
+
+}  // namespace

@@ -1,0 +1,99 @@
+"""What someone on a device must know of an export: inputs, outputs, token ids, and lines of Python that run it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from g2lstm.data.tokenize import Tokenizer
+from g2lstm.export.graph import Graph
+from g2lstm.lm.model import LanguageModel
+from g2lstm.mt.model import TranslationModel
+from g2lstm.runs.language import TrainedLanguageModel
+from g2lstm.runs.translation import SOURCE_TOKENIZER, TARGET_TOKENIZER, TrainedTranslationModel
+from g2lstm.version import __version__
+
+VERSION = 1  # of the description
+_NEXT = "_next"  # the ending of outputs that the next call takes
+
+_IMPORTS = "import numpy as np, onnxruntime as ort"
+_LANGUAGE_MODEL = """\
+model = ort.InferenceSession({path!r})
+state = {{one.name: np.zeros((1, 1, one.shape[2]), np.float32) for one in model.get_inputs()[1:]}}
+log_probabilities, *state = model.run(None, {{"tokens": np.array([[{begin}]]), **state}})"""
+_TRANSLATION_MODEL = """\
+encoder, decoder = (ort.InferenceSession({stem!r} + part) for part in (".encoder.onnx", ".decoder.onnx"))
+read = encoder.run(None, {{"source": np.array([[{end}]]), "lengths": np.array([1])}})  # (time, batch)
+names = [one.name for one in encoder.get_outputs()]
+log_probabilities, attention, *state = decoder.run(None, {{"tokens": np.array([{begin}]), **dict(zip(names, read))}})"""
+_LAYER = """\
+layer = ort.InferenceSession({path!r})
+x, h, c = (np.zeros([1 if isinstance(n, str) else n for n in one.shape], np.float32) for one in layer.get_inputs())
+output, h, c = layer.run(None, {{"input": x, "h": h, "c": c}})"""
+
+
+def tokenizers_of(trained: TrainedLanguageModel | TrainedTranslationModel) -> dict[str, Tokenizer]:
+    """The tokenizers of a trained model, by the names of their files."""
+    if isinstance(trained, TrainedLanguageModel):
+        return {"tokenizer.json": trained.tokenizer}
+    return {SOURCE_TOKENIZER: trained.source, TARGET_TOKENIZER: trained.target}
+
+
+def describe(model: object, graphs: Mapping[str, Graph], files: Mapping[str, str], stem: str) -> dict[str, Any]:
+    """An export in words that a program can read.
+
+    Args:
+        model: what was exported.
+        graphs: by their parts, "model", or "encoder" and "decoder".
+        files: by the same.
+        stem: what the names of the files begin with.
+    """
+    parts = {
+        part: {
+            "file": files[part],
+            "operators": "onnx" if graph.is_plain else "onnx and com.microsoft (ONNX Runtime)",
+            "activations": graph.activations,
+            **graph.signature(),
+        }
+        for part, graph in graphs.items()
+    }
+    outputs = [output["name"] for graph in graphs.values() for output in graph.signature()["outputs"]]
+    carried = {name: name.removesuffix(_NEXT) for name in outputs if name.endswith(_NEXT)}
+    facts: dict[str, Any] = {"format": "g2lstm-onnx", "version": VERSION, "g2lstm": __version__}
+    facts |= {"graphs": parts, "carried": carried}
+    if isinstance(model, TrainedLanguageModel):
+        facts["tokens"] = {"text": _tokens(model.tokenizer, f"{stem}.tokenizer.json")}
+    elif isinstance(model, TrainedTranslationModel):
+        sides = {"source": (model.source, SOURCE_TOKENIZER), "target": (model.target, TARGET_TOKENIZER)}
+        facts["tokens"] = {side: _tokens(tokenizer, f"{stem}.{name}") for side, (tokenizer, name) in sides.items()}
+        how = model.recipe.evaluate
+        facts["search"] = {"beam": how.beam, "length_penalty": how.length_penalty}
+    return facts
+
+
+def example(model: object, path: Path) -> str:
+    """Lines of Python that run an export once.
+
+    Args:
+        model: what was exported.
+        path: the name it was given.
+    """
+    module = model if isinstance(model, nn.Module) else getattr(model, "model", None)
+    begin = end = 0
+    if isinstance(model, TrainedLanguageModel):
+        begin = model.tokenizer.eos_id
+    elif isinstance(model, TrainedTranslationModel):
+        begin, end = model.target.eos_id, model.source.eos_id
+    lines = _LAYER
+    if isinstance(module, LanguageModel):
+        lines = _LANGUAGE_MODEL
+    elif isinstance(module, TranslationModel):
+        lines = _TRANSLATION_MODEL
+    return f"{_IMPORTS}\n{lines.format(path=str(path), stem=str(path.with_suffix('')), begin=begin, end=end)}"
+
+
+def _tokens(tokenizer: Tokenizer, file: str) -> dict[str, Any]:
+    """A text begins after the token that ends the one before, so that one id serves for both."""
+    ids = {"begin": tokenizer.eos_id, "end": tokenizer.eos_id, "unknown": tokenizer.unk_id}
+    return {"tokenizer": file, "kind": tokenizer.kind, "size": len(tokenizer), **ids}

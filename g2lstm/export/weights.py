@@ -1,0 +1,249 @@
+"""Weight matrices in an ONNX graph: products with them and their rows, each kept as it is encoded.
+
+Dense matrices are plain. Those of low rank are two products, never one. Codes of four bits go into `MatMulNBits`, ONNX
+Runtime's product with packed weights. It has no product of eight bits with float32 vectors: it would unpack all
+weights at every call, so codes of more than four bits become float32 when a runtime loads the graph; with int8
+activations they too are multiplied packed. Nowhere is `DequantizeLinear` used: ONNX Runtime fuses it with the product
+that follows into one with int8 activations, whose results differ in the third digit.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto
+
+from g2lstm.compress.matrix import Dense, Encoded, Grid, GroupInt4, LowRank, RowInt8
+from g2lstm.export.graph import MICROSOFT, Graph
+
+Floats = npt.NDArray[np.float32]
+_BLOCKS = (256, 128, 64, 32, 16)  # columns with one scale that MatMulNBits can have
+ACCURACY = {"float32": 1, "int8": 4}  # activations, and what MatMulNBits calls them
+
+
+class Matrix(NamedTuple):
+    """A matrix of a model.
+
+    Attributes:
+        name: in the model; the same name is the same matrix, and stored once.
+        encoded: (N, K).
+        factor: multiplies it, for example 1 / tau.
+    """
+
+    name: str
+    encoded: Encoded
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class _Values:
+    """A dense matrix."""
+
+    names: tuple[str, ...]  # of the matrices that it consists of
+    values: Floats  # (N, K)
+
+    @property
+    def name(self) -> str:
+        """Of its constant."""
+        return "+".join(self.names)
+
+
+@dataclass(frozen=True)
+class _Codes:
+    """A matrix of codes: value = code · scale of its group of columns."""
+
+    names: tuple[str, ...]
+    codes: npt.NDArray[np.integer[Any]]  # (N, K)
+    scales: Floats  # (N, groups)
+    group: int | None  # columns of a group; None where each row is one
+
+    @property
+    def name(self) -> str:
+        """What the names of its constants begin with."""
+        return "+".join(self.names)
+
+    @property
+    def bits(self) -> int:
+        """Four, eight or sixteen."""
+        for bits in (4, 8):
+            if -(2 ** (bits - 1)) <= self.codes.min() and self.codes.max() < 2 ** (bits - 1):
+                return bits
+        return 16
+
+    def block(self) -> int | None:
+        """The columns of a block of `MatMulNBits`; None where no block fits the groups."""
+        columns = self.codes.shape[1]
+        if self.group is None:  # the one that takes the fewest bytes, with what the last block is filled up with
+            return min(_BLOCKS, key=lambda block: -(-columns // block) * (block * self.bits // 8 + 4))
+        return next((block for block in _BLOCKS if self.group % block == 0), None)
+
+    def is_packed(self, activations: str) -> bool:
+        """Whether products use it as it is, or expanded to float32."""
+        most_bits = 8 if activations == "int8" else 4
+        return self.bits <= most_bits and self.block() is not None
+
+
+def product(graph: Graph, x: str, matrices: Sequence[Matrix], bias: Floats | None = None) -> str:
+    """W x + b for x (..., K), where the rows of W are those of all the matrices, one after the other."""
+    parts = [_multiply(graph, x, piece) for piece in _merged(matrices)]
+    y = parts[0] if len(parts) == 1 else graph.operators("Concat", parts, 1, axis=-1)[0]
+    return y if bias is None else graph.operator("Add", y, graph.constant(bias))
+
+
+def lookup(graph: Graph, tokens: str, matrix: Matrix) -> str:
+    """The rows (..., K) of a matrix for tokens (...); only those are expanded."""
+    if isinstance(matrix.encoded, LowRank):
+        left, right = _factors(matrix)
+        return graph.operator("MatMul", lookup(graph, tokens, left), expanded(graph, [right]))
+    return _rows(graph, _piece(matrix), tokens)
+
+
+def expanded(graph: Graph, matrices: Sequence[Matrix]) -> str:
+    """The matrices in float32, their rows one after the other; runtimes compute it once, on loading."""
+    parts = []
+    for piece in _merged(matrices):
+        assert not isinstance(piece, Matrix), "a matrix of low rank is never multiplied out"
+        parts.append(_whole(graph, piece))
+    return parts[0] if len(parts) == 1 else graph.root.operators("Concat", parts, 1, axis=0)[0]
+
+
+def is_expanded(graph: Graph, matrix: Matrix) -> bool:
+    """Whether a matrix is multiplied in float32, as a whole."""
+    if isinstance(matrix.encoded, LowRank):
+        return False
+    piece = _piece(matrix)
+    return isinstance(piece, _Values) or not piece.is_packed(graph.activations)
+
+
+def _factors(matrix: Matrix) -> tuple[Matrix, Matrix]:
+    assert isinstance(matrix.encoded, LowRank)
+    left = Matrix(f"{matrix.name}.left", matrix.encoded.left, matrix.factor)
+    return left, Matrix(f"{matrix.name}.right", matrix.encoded.right)
+
+
+def _piece(matrix: Matrix) -> _Values | _Codes:
+    name, encoded, factor = matrix
+    scales: Floats
+    match encoded:
+        case Dense():
+            return _Values((name,), encoded.values.numpy() * np.float32(factor))
+        case Grid():
+            scales = np.full((encoded.shape[0], 1), np.float32(encoded.step), dtype=np.float32)
+            codes, group = encoded.codes, None
+        case RowInt8():
+            scales = encoded.scales.numpy()[:, np.newaxis]
+            codes, group = encoded.codes, None
+        case GroupInt4():
+            scales = encoded.scales.float().numpy()
+            codes, group = encoded.codes, encoded.group
+        case _:
+            raise AssertionError("the factors of a matrix of low rank are taken one by one")
+    return _Codes((name,), codes.numpy(), scales * np.float32(factor), group)
+
+
+def _merged(matrices: Sequence[Matrix]) -> Iterator[_Values | _Codes | Matrix]:
+    """Neighbours that can be multiplied at once, as one; a matrix of low rank stays by itself."""
+    before: _Values | _Codes | None = None
+    for matrix in matrices:
+        if isinstance(matrix.encoded, LowRank):
+            if before is not None:
+                yield before
+            before = None
+            yield matrix
+            continue
+        piece = _piece(matrix)
+        if before is not None and (joined := _joined(before, piece)) is not None:
+            before = joined
+            continue
+        if before is not None:
+            yield before
+        before = piece
+    if before is not None:
+        yield before
+
+
+def _joined(above: _Values | _Codes, below: _Values | _Codes) -> _Values | _Codes | None:
+    """Both as one, where they are of one kind."""
+    names = above.names + below.names
+    if isinstance(above, _Values) and isinstance(below, _Values):
+        return _Values(names, np.concatenate([above.values, below.values]))
+    if not (isinstance(above, _Codes) and isinstance(below, _Codes)) or above.bits != below.bits:
+        return None
+    groups = {one.group for one in (above, below)} - {None}
+    if len(groups) > 1:
+        return None
+    count = max(one.scales.shape[1] for one in (above, below))
+    scales = [np.broadcast_to(one.scales, (len(one.scales), count)) for one in (above, below)]
+    codes = np.concatenate([above.codes, below.codes])
+    return _Codes(names, codes, np.concatenate(scales), next(iter(groups), None))
+
+
+def _multiply(graph: Graph, x: str, piece: _Values | _Codes | Matrix) -> str:
+    if isinstance(piece, Matrix):
+        left, right = _factors(piece)
+        return product(graph, product(graph, x, [right]), [left])
+    if isinstance(piece, _Codes) and piece.is_packed(graph.activations):
+        packed, scales, block = _packed(graph, piece)
+        rows, columns = piece.codes.shape
+        sizes = {"K": columns, "N": rows, "bits": piece.bits, "block_size": block}
+        accuracy = ACCURACY[graph.activations]
+        return graph.operator("MatMulNBits", x, packed, scales, domain=MICROSOFT, accuracy_level=accuracy, **sizes)
+    if isinstance(piece, _Values) and not graph.has(piece.name):
+        return graph.operator("MatMul", x, graph.constant(piece.values.T, f"{piece.name}.transposed"))
+    # Nodes of the outermost graph with constants alone are computed on loading; in a body they might be at each step.
+    return graph.operator("MatMul", x, graph.root.operator("Transpose", _whole(graph, piece), perm=[1, 0]))
+
+
+def _whole(graph: Graph, piece: _Values | _Codes) -> str:
+    if isinstance(piece, _Codes):
+        graph.root.expanded.extend(piece.names)
+    return _rows(graph.root, piece, None)
+
+
+def _rows(graph: Graph, piece: _Values | _Codes, places: str | None) -> str:
+    """The rows at these places, (..., K), or all of them, (N, K), in float32."""
+
+    def taken(constant: str) -> str:
+        return constant if places is None else graph.operator("Gather", constant, places)
+
+    if isinstance(piece, _Values):
+        return taken(graph.constant(piece.values, piece.name))
+    columns, half = piece.codes.shape[1], np.float32(2 ** (piece.bits - 1))
+    if not piece.is_packed(graph.activations):
+        codes = graph.operator("Cast", taken(graph.constant(piece.codes, f"{piece.name}.codes")), to=TensorProto.FLOAT)
+        scales = piece.scales if piece.group is None else np.repeat(piece.scales, piece.group, axis=1)[:, :columns]
+        return graph.operator("Mul", codes, taken(graph.constant(scales, f"{piece.name}.scales")))
+    packed, scales_name, block = _packed(graph, piece)
+    codes = taken(packed)  # (..., blocks, bytes)
+    if piece.bits == 4:
+        low = graph.operator("BitwiseAnd", codes, graph.constant(np.uint8(15)))
+        high = graph.operator("BitShift", codes, graph.constant(np.uint8(4)), direction="RIGHT")
+        last = graph.integers(-1)
+        both = [graph.operator("Unsqueeze", part, last) for part in (low, high)]
+        codes = graph.operators("Concat", both, 1, axis=-1)[0]  # (..., blocks, bytes, 2)
+        # 0 keeps a dimension, but which are there depends on `places`; so the shape is taken from the bytes' own.
+        shape = graph.operator("Concat", graph.operator("Shape", low, end=-1), graph.integers(block), axis=0)
+        codes = graph.operator("Reshape", codes, shape)  # (..., blocks, columns of a block)
+    numbers = graph.operator("Sub", graph.operator("Cast", codes, to=TensorProto.FLOAT), graph.constant(half))
+    scales_taken = graph.operator("Unsqueeze", taken(scales_name), graph.integers(-1))
+    numbers = graph.operator("Mul", numbers, scales_taken)
+    shape = graph.operator("Concat", graph.operator("Shape", numbers, end=-2), graph.integers(-1), axis=0)
+    numbers = graph.operator("Reshape", numbers, shape)  # (..., blocks · columns of a block)
+    return graph.operator("Slice", numbers, graph.integers(0), graph.integers(columns), graph.integers(-1))
+
+
+def _packed(graph: Graph, piece: _Codes) -> tuple[str, str, int]:
+    """Codes (N, blocks, bytes) and scales (N, blocks) as `MatMulNBits` has them, and the columns of a block."""
+    block = piece.block()
+    assert block is not None
+    (rows, columns), half = piece.codes.shape, 2 ** (piece.bits - 1)
+    blocks = -(-columns // block)
+    codes = np.full((rows, blocks * block), half, dtype=np.uint8)  # what fills up the last block is 0
+    codes[:, :columns] = piece.codes + np.int16(half)
+    if piece.bits == 4:
+        codes = codes[:, 0::2] | (codes[:, 1::2] << 4)
+    group = np.zeros(blocks, dtype=np.int64) if piece.group is None else np.arange(blocks) * block // piece.group
+    packed = graph.constant(codes.reshape(rows, blocks, -1), f"{piece.name}.codes")
+    return packed, graph.constant(piece.scales[:, group], f"{piece.name}.scales"), block

@@ -1,0 +1,35 @@
+"""The study that `g2lstm demo` carries out: three methods on embedded text, compressed by the paper's settings."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from g2lstm.config import load_recipe
+from g2lstm.study import paper
+from g2lstm.study.columns import compression_columns
+from g2lstm.study.plan import METHODS, Column, Measurement, Study, TablePlan, methods_with_seeds
+
+RECIPE = "demo"
+_NAMES = {"sigmoid": "lstm", "sharpened": "sharpened", "gumbel": "g2"}  # of the run directories
+
+
+def demo(overrides: Sequence[str] = ()) -> Study:
+    """One seed of each method.
+
+    Args:
+        overrides: of the recipe's keys.
+    """
+    base = Measurement()
+    figures: dict[str, dict[str, float]] = {preset: {} for preset in paper.PTB_COMPRESSED}
+    compressed, notes = compression_columns(load_recipe(RECIPE, overrides), figures, RECIPE, base)
+    columns = (
+        Column("test perplexity", RECIPE, base),
+        *compressed,
+        Column("input and forget gates beyond 0.1 or 0.9", RECIPE, base, what="saturation"),
+    )
+    plans = [
+        replace(plan, name=_NAMES[plan.row])
+        for plan in methods_with_seeds(RECIPE, columns, series=RECIPE, seeds=1, overrides=overrides)
+    ]
+    title = "One model trained in three ways, and what compression adds to its test perplexity"
+    notes = (*notes, "One seed, a small model and a short training: `g2lstm study` compares the methods properly.")
+    return Study(RECIPE, title, tuple(plans), (TablePlan(title, METHODS, columns, notes=notes),))

@@ -1,0 +1,138 @@
+"""What a study knows of a run, all of it in the run's directory: whether it is trained, and what was measured of it."""
+
+import json
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from g2lstm.config import Recipe
+from g2lstm.data.cache import write_atomically
+from g2lstm.errors import G2Error
+from g2lstm.runs.directory import RunDirectory
+from g2lstm.study.plan import Measurement, Plan
+from g2lstm.study.significance import Array
+
+FOLDER = "measured"  # inside a run directory: one file for each measurement, and one on the training
+_MAY_DIFFER = ("minutes", "finetune_from", "checkpoint_minutes")  # of another machine, or of a folder that was moved
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a run was trained."""
+
+    epochs: float
+    seconds: float
+    step: int
+
+
+def training_of(path: Path) -> Training | None:
+    """How a run was trained; None if it has not been, or not to its end."""
+    saved = path / FOLDER / "training.json"
+    if saved.is_file():
+        return Training(**read(saved))
+    for file in sorted((path / "checkpoints").glob("step-*.json"), reverse=True):
+        try:
+            progress = json.loads(file.read_text(encoding="utf-8"))["state"]["progress"]
+            if not progress["finished"]:
+                return None
+            # A budget in minutes that was not used up was never turned into a number of epochs.
+            epochs = progress["epoch"] if progress["epochs"] is None else progress["epochs"]
+            training = Training(float(epochs), float(progress["seconds"]), int(progress["step"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # resuming tells what is wrong with it
+        if not (path / "model.safetensors").is_file():
+            return None
+        write(saved, vars(training))  # what is known then needs no checkpoint any more
+        return training
+    return None
+
+
+def check_recipe(path: Path, planned: Recipe) -> list[str]:
+    """Raises unless the run in `path` is one of this recipe; what differs without mattering, as notes.
+
+    Args:
+        path: an existing run.
+        planned: what the study would train.
+    """
+    found = RunDirectory.open(path).recipe
+    if found == planned:
+        return []
+    same = dict.fromkeys(_MAY_DIFFER)
+    before, now = (one.model_copy(update={"train": one.train.model_copy(update=same)}) for one in (found, planned))
+    if before != now:
+        raise G2Error(
+            f"{path} holds a run of another recipe than this study's ({_difference(before, now)}); move it away, or "
+            "choose another folder with --out"
+        )
+    if found.train.minutes != planned.train.minutes:
+        return [f"{path.name} was trained with train.minutes={found.train.minutes}, not {planned.train.minutes}"]
+    return []
+
+
+def measured(path: Path, measurement: Measurement) -> dict[str, Any] | None:
+    """What was measured, or None if it has not been."""
+    file = path / FOLDER / f"{measurement.name}.json"
+    return read(file) if file.is_file() else None
+
+
+def keep(path: Path, measurement: Measurement, result: Mapping[str, Any]) -> None:
+    """Writes what was measured."""
+    write(path / FOLDER / f"{measurement.name}.json", result)
+
+
+def score_of(result: Mapping[str, Any]) -> float:
+    """The perplexity or the BLEU."""
+    return float(result["perplexity"] if "perplexity" in result else result["bleu"])
+
+
+def sentences_of(result: Mapping[str, Any]) -> Array:
+    """(sentences, k): what each sentence adds to the sums that its score is made of."""
+    return np.asarray(result["by_sentence"], np.float64)
+
+
+def saturation_of(path: Path) -> float | None:
+    """The share of input and forget gates beyond 0.1 or 0.9 at the best validation, a mean over layers."""
+    lines = [line for line in RunDirectory(path).metrics() if line.get("kind") == "valid"]
+    if not lines:
+        return None
+    best = min(lines, key=lambda line: -line["bleu"] if "bleu" in line else line["loss"])
+    shares = [value for name, value in best.items() if name.startswith("saturation/")]
+    return statistics.fmean(shares) if shares else None
+
+
+def missing(plan: Plan, out: Path) -> list[Measurement]:
+    """What is still to be measured of a run."""
+    return [one for one in plan.measurements if measured(out / plan.name, one) is None]
+
+
+def write(path: Path, values: Mapping[str, Any]) -> None:
+    """JSON, under a temporary name first; what stands in a list is on one line."""
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in values.items())
+    with write_atomically(path) as file:
+        file.write(f"{{\n{lines}\n}}\n".encode())
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What `write` wrote."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise G2Error(f"{path} cannot be read: {error}; delete it, and run the study again") from None
+    if not isinstance(values, dict):
+        raise G2Error(f"{path} holds no measurement; delete it, and run the study again")
+    return values
+
+
+def _difference(found: Recipe, planned: Recipe) -> str:
+    before, now = found.model_dump(), planned.model_dump()
+    wrong = [
+        f"{section}.{name} is {before[section].get(name)!r} there, {value!r} here"
+        for section in ("data", "model", "train", "evaluate")
+        for name, value in now.get(section, {}).items()
+        if before.get(section, {}).get(name) != value
+    ]
+    return "; ".join(wrong) or "its task"

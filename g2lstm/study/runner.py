@@ -1,0 +1,123 @@
+"""Carries a study out: trains what is missing, resumes what was cut, measures what has not been measured."""
+
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Protocol
+
+from g2lstm.config import Recipe
+from g2lstm.errors import G2Error
+from g2lstm.study import results
+from g2lstm.study.estimate import Estimate, estimate
+from g2lstm.study.measure import Measuring
+from g2lstm.study.plan import Measurement, Plan, Study
+from g2lstm.train.loop import Observer
+from g2lstm.train.start import train
+
+TRAINING = "training"
+_UNKNOWN_TRAINING, _UNKNOWN_MEASUREMENT = 300.0, 10.0  # seconds, for a run that nothing is known of
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be done for one run of a study, and what is done already."""
+
+    plan: Plan
+    recipe: Recipe
+    training: results.Training | None
+    missing: tuple[Measurement, ...]
+    estimate: Estimate | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.training is not None and not self.missing
+
+    @property
+    def stages(self) -> dict[str, float]:
+        """What is left to do, and about how many seconds each takes."""
+        known = self.estimate
+        training = {} if self.training else {TRAINING: _UNKNOWN_TRAINING if known is None else known.train_seconds}
+        each = _UNKNOWN_MEASUREMENT if known is None else known.measure_seconds
+        return training | {measurement.name: each for measurement in self.missing}
+
+
+class Watcher(Observer, Protocol):
+    """Who is told how a study goes on; of a training as `Observer` is."""
+
+    def on_stage(self, number: int, job: Job, stage: str) -> None:
+        """One of the job's stages begins; jobs are numbered from 0."""
+
+    def on_share(self, share: float) -> None:
+        """How much of a measurement is done, in [0, 1]; of a training, `on_step` says it."""
+
+    def on_job_end(self, number: int, job: Job) -> None:
+        """All of the job is done, or it has failed."""
+
+
+def jobs_of(study: Study, out: Path, only: tuple[str, ...] = ()) -> list[Job]:
+    """Every run of a study, and how far it is.
+
+    Args:
+        study: what to look for.
+        out: the folder of all runs.
+        only: patterns of names such as "*gumbel*"; other runs are left out.
+    """
+    plans = [plan for plan in study.plans if not only or any(fnmatch(plan.name, pattern) for pattern in only)]
+    if not plans:
+        raise G2Error(
+            f"no run of {study.name} is called {' or '.join(only)}; there are: "
+            f"{', '.join(plan.name for plan in study.plans)}"
+        )
+    return [_job(plan, out) for plan in plans]
+
+
+def _job(plan: Plan, out: Path) -> Job:
+    recipe, path = plan.load(out), out / plan.name
+    training = results.training_of(path)
+    notes = () if training is None else tuple(results.check_recipe(path, recipe))
+    return Job(plan, recipe, training, tuple(results.missing(plan, out)), estimate(recipe), notes)
+
+
+def carry_out(jobs: list[Job], out: Path, watcher: Watcher, data_dir: Path | None = None) -> dict[str, str]:
+    """Does what is left of the jobs, one after the other.
+
+    A job that fails does not keep the others from being done. It can be stopped at any moment: `Interrupted` and
+    KeyboardInterrupt go through, and what is done by then is kept.
+
+    Args:
+        jobs: a run that starts from another comes after it.
+        out: the folder of all runs.
+        watcher: who is told.
+        data_dir: a folder that holds the named data sets.
+
+    Returns:
+        why those jobs failed that did, by the name of the run.
+    """
+    failures: dict[str, str] = {}
+    for number, job in enumerate(jobs):
+        try:
+            _do(number, job, out, watcher, data_dir)
+        except G2Error as error:
+            failures[job.plan.name] = str(error)
+        watcher.on_job_end(number, job)
+    return failures
+
+
+def _do(number: int, job: Job, out: Path, watcher: Watcher, data_dir: Path | None) -> None:
+    path = out / job.plan.name
+    if job.training is None:
+        earlier = job.plan.starts_from
+        if earlier is not None and results.training_of(out / earlier) is None:
+            raise G2Error(f"it starts from {earlier}, which has not been trained")
+        watcher.on_stage(number, job, TRAINING)
+        train(job.recipe, path, watcher, resume=True, data_dir=data_dir)
+        if results.training_of(path) is None:
+            raise G2Error(
+                f"{path} holds no finished training; `g2lstm train {path / 'recipe.toml'} --resume` tells why"
+            )
+    measuring = Measuring(path, data_dir)
+    for measurement in job.missing:
+        watcher.on_stage(number, job, measurement.name)
+        measuring.measure(measurement, lambda done, total: watcher.on_share(done / total))

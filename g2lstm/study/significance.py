@@ -1,0 +1,98 @@
+"""Whether a difference could be chance: the paired bootstrap over the sentences of a test set (Koehn, 2004).
+
+A corpus score is a function of sums over sentences: perplexity of log-probabilities and tokens, BLEU of matching
+n-grams and lengths. So a sample of sentences needs no second look at the text, only other sums.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from g2lstm.errors import G2Error
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+Score = Callable[[Array], Array]  # sums (samples, k) to scores (samples,)
+
+_CHUNK = 200  # samples at a time, to keep memory small
+
+
+class Term(NamedTuple):
+    """A score in a sum of scores.
+
+    Attributes:
+        weight: 1 or -1, as a rule.
+        seeds: for each seed, (sentences, k): what each sentence adds to the sums. The score is the mean over seeds.
+    """
+
+    weight: float
+    seeds: Sequence[Array]
+
+
+class Difference(NamedTuple):
+    """A difference of scores, and what the choice of sentences can do to it."""
+
+    value: float
+    low: float  # 95 % of samples lie between these
+    high: float
+    p_value: float  # two-sided: how often chance alone would make a difference as large
+
+
+def bootstrap(terms: Sequence[Term], score: Score, *, samples: int = 1000, block: int = 1, seed: int = 1) -> Difference:
+    """The weighted sum of scores, and how it varies over samples of the sentences, the same for every term.
+
+    It says how much depends on this test set; what depends on the seed of training, only more seeds can say.
+
+    Args:
+        terms: all over the same sentences.
+        score: from sums to scores.
+        samples: how many.
+        block: neighbouring sentences that are drawn together, since those of one article are not independent.
+        seed: of the samples.
+    """
+    lengths = {len(one) for term in terms for one in term.seeds}
+    if len(lengths) != 1:
+        raise G2Error(f"scores can be compared on the same sentences only, got {sorted(lengths)} of them")
+    blocked = [Term(term.weight, [_in_blocks(one, block) for one in term.seeds]) for term in terms]
+    count = len(blocked[0].seeds[0])
+    value = float(_combined(blocked, score, np.ones((1, count)))[0])
+    generator = np.random.default_rng(seed)
+    parts = []
+    for at in range(0, samples, _CHUNK):
+        drawn = generator.multinomial(count, np.full(count, 1 / count), size=min(_CHUNK, samples - at))
+        parts.append(_combined(blocked, score, drawn.astype(np.float64)))
+    drawn_values = np.concatenate(parts)
+    low, high = np.quantile(drawn_values, [0.025, 0.975])
+    # Around the value found, samples vary as the value itself would around zero if there were no difference.
+    by_chance = int((np.abs(drawn_values - value) >= abs(value)).sum())
+    return Difference(value, float(low), float(high), (by_chance + 1) / (samples + 1))
+
+
+def perplexity_of(sums: Array) -> Array:
+    """From (-log p, tokens)."""
+    perplexities: Array = np.exp(sums[:, 0] / sums[:, 1])
+    return perplexities
+
+
+def bleu_of(sums: Array) -> Array:
+    """From matches of 1 to 4 words, n-grams of 1 to 4 words, length, and the reference's length, by sacreBLEU."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    return np.array(
+        [
+            BLEU.compute_bleu(row[:4].tolist(), row[4:8].tolist(), int(row[8]), int(row[9]), smooth_method="exp").score
+            for row in np.rint(sums).astype(np.int64)
+        ]
+    )
+
+
+def _in_blocks(sentences: Array, block: int) -> Array:
+    return np.add.reduceat(np.asarray(sentences, np.float64), np.arange(0, len(sentences), block), axis=0)
+
+
+def _combined(terms: Sequence[Term], score: Score, counts: Array) -> Array:
+    """counts: (samples, blocks), how often each is in each sample. To (samples,)."""
+    total = np.zeros(len(counts))
+    for weight, seeds in terms:
+        total += weight * np.mean([score(counts @ one) for one in seeds], axis=0)
+    return total

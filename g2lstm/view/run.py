@@ -1,0 +1,132 @@
+"""`ViewedRun`: a run that the page shows, with the one thread that loads it and makes its readings."""
+
+import asyncio
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from g2lstm.errors import G2Error
+from g2lstm.inspect.reading import Reading, read_sentence
+from g2lstm.inspect.record import record_split
+from g2lstm.inspect.runs import example_sentences, validation_file
+from g2lstm.runs.directory import RunDirectory
+from g2lstm.runs.language import TrainedLanguageModel
+from g2lstm.runs.trained import load
+from g2lstm.runs.translation import TrainedTranslationModel
+
+MAX_WAITING = 200  # requests; more are told to come back
+CACHE_BYTES = 16 * 2**20  # some forty sentences of thirty words on a small model
+EXAMPLES = 6
+SAMPLES = 200  # windows or sentence pairs that the page counts itself, in a second or two
+
+Result = TypeVar("Result")
+
+
+class NotReadyError(Exception):
+    """The run cannot answer now: it is loading, has failed, or has too much to do; the text says which."""
+
+
+class ViewedRun:
+    """A run by the name that the page calls it.
+
+    Its model is read by one thread only, since a model has one gate mode at a time; other runs, the state of this one
+    and the page's files are answered meanwhile.
+
+    Args:
+        name: unique among the runs shown.
+        directory: where it is.
+        data_dir: where named data sets are.
+
+    Attributes:
+        state: "loading", "ready" or "failed".
+        message: why it failed.
+        examples: sentences to begin with.
+    """
+
+    def __init__(self, name: str, directory: RunDirectory, data_dir: Path | None = None) -> None:
+        self.name = name
+        self.directory = directory
+        self.recipe = directory.recipe
+        self.compression = directory.compression
+        self.state = "loading"
+        self.message = ""
+        self.examples: list[str] = []
+        self._data_dir = data_dir
+        self._trained: TrainedLanguageModel | TrainedTranslationModel | None = None
+        self._readings: OrderedDict[tuple[str, str], Reading] = OrderedDict()
+        self._counted: dict[str, Any] | None = None
+        self._waiting = 0
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"view-{name}")
+
+    def start(self) -> None:
+        """Begins to load the model, in the background."""
+        self._thread.submit(self._load)
+
+    def stop(self) -> None:
+        """Drops what has not begun."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def reading(self, text: str, gate: str) -> Reading:
+        """What the model makes of a cleaned sentence with "soft", "tempered" or "hard" gates."""
+        return await self._do(lambda: self._read(text, gate))
+
+    async def statistics(self) -> dict[str, Any] | None:
+        """The gates over a split: as `g2lstm gates` counted them, else counted now; None if the text is not here."""
+        return await self._do(self._count)
+
+    async def _do(self, work: Callable[[], Result]) -> Result:
+        if self.state == "loading":
+            raise NotReadyError(f"{self.name} is loading")
+        if self.state == "failed":
+            raise NotReadyError(self.message)
+        if self._waiting >= MAX_WAITING:
+            raise NotReadyError(f"{self.name} has {MAX_WAITING} requests to answer; try again in a moment")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        finally:
+            self._waiting -= 1
+
+    def _load(self) -> None:
+        try:
+            self._trained = load(self.directory.path)
+            self.examples = example_sentences(self._trained, EXAMPLES, self._data_dir)
+            self.state = "ready"
+        except Exception as error:  # the page must say so, whatever it is
+            if not isinstance(error, G2Error):
+                logging.getLogger(__name__).exception("cannot load %s", self.name)
+            self.message = str(error) or type(error).__name__
+            self.state = "failed"
+
+    def _read(self, text: str, gate: str) -> Reading:
+        found = self._readings.pop((text, gate), None)
+        if found is None:
+            assert self._trained is not None
+            found = read_sentence(self._trained, text, eval_gate=gate)
+        self._readings[text, gate] = found
+        while len(self._readings) > 1 and sum(map(_bytes, self._readings.values())) > CACHE_BYTES:
+            self._readings.popitem(last=False)
+        return found
+
+    def _count(self) -> dict[str, Any] | None:
+        file = self.directory.path / "gates" / "gates.json"
+        try:
+            found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            return {"mode": found["mode"], "data": found["data"], "layers": found["layers"]}
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError):
+            raise G2Error(f"{file} cannot be read; make it anew with `g2lstm gates {self.directory.path}`") from None
+        if self._counted is None and validation_file(self.directory, self._data_dir) is not None:
+            assert self._trained is not None
+            counted = record_split(self._trained, "valid", samples=SAMPLES, data_dir=self._data_dir)
+            self._counted = {"mode": counted.mode, "data": counted.data, "layers": counted.statistics.summary()}
+        return self._counted
+
+
+def _bytes(reading: Reading) -> int:
+    return sum(layer.input.nbytes + layer.forget.nbytes + layer.output.nbytes for layer in reading.layers)

@@ -1,0 +1,164 @@
+// A column of the page: one run, one reading of its gates, and all that is drawn of it.
+
+import { make } from "./dom.js";
+import { drawLayer, GATES, keyOf } from "./heat.js";
+import { drawOutcome } from "./more.js";
+import * as server from "./server.js";
+import { SplitPanel } from "./split.js";
+import { UnitsPanel } from "./units.js";
+
+export const MODES = { soft: "soft gates", tempered: "tempered gates", hard: "hard gates" };
+
+export class Column {
+  /* id: "a" or "b", the state's key of its run. page: the state, what the server told (known), and what to call: change
+     with new values of the state, gone when the server does not answer, retry when it was busy. */
+  constructor(id, page) {
+    this.id = id;
+    this.page = page;
+    this.root = document.querySelector(`[data-column="${id}"]`);
+    this.run = make("select", { "aria-label": id === "a" ? "Run" : "Run to compare with" });
+    this.mode = make("select", { "aria-label": "Reading of the gates" },
+      ...Object.entries(MODES).map(([value, textContent]) => make("option", { value, textContent })));
+    this.facts = make("p", { className: "quiet facts" });
+    this.status = make("p", { className: "status", role: "status" });
+    this.layers = make("div", { className: "layers" });
+    this.outcome = make("div", { className: "outcomes" });
+    this.units = new UnitsPanel(page.change);
+    this.split = new SplitPanel(page.gone);
+    this.root.append(make("div", { className: "line" }, this.run, this.mode), this.facts, this.status, this.layers,
+      this.units.element, this.outcome, this.split.element);
+    this.run.addEventListener("change", () => page.change({ [id]: this.run.value }));
+    this.mode.addEventListener("change", () => page.change({ [`${id}gate`]: this.mode.value }));
+  }
+
+  question() {
+    const { state } = this.page;
+    return { run: state[this.id], text: state.text, gate: state[`${this.id}gate`] };
+  }
+
+  // The runs to choose from. What was refused is asked again.
+  fill() {
+    const names = this.page.known.runs.map(({ name }) => make("option", { value: name, textContent: name }));
+    const none = this.id === "b" ? [make("option", { value: "", textContent: "compare with …" })] : [];
+    this.run.replaceChildren(...none, ...names);
+  }
+
+  say(text, kind = "") {
+    if (this.status.textContent !== text) this.status.textContent = text;
+    this.status.className = `status ${kind}`;
+  }
+
+  clear(text, kind) {
+    this.aborter?.abort();
+    this.reading = this.asked = null;
+    this.layers.replaceChildren();
+    this.outcome.replaceChildren();
+    this.units.hide();
+    this.say(text, kind);
+  }
+
+  forget() { this.asked = null; }
+
+  // Asks for the sentence, if it is another than before; afterwards there is a reading, or a message.
+  async load() {
+    const { known, state } = this.page;
+    const { run: name, text, gate } = this.question();
+    this.run.value = name;
+    this.mode.value = gate;
+    this.mode.hidden = !name;
+    this.root.classList.toggle("empty", !name);
+    const run = known.runs.find((each) => each.name === name);
+    const task = { lm: "language model", mt: "translation model" }[run?.task];
+    this.facts.textContent = run ? [task, run.method, run.data, run.compression].filter(Boolean).join(" · ") : "";
+    this.split.setRun(run);
+    const words = text.trim() ? text.trim().split(/\s+/).length : 0;
+    if (!name) return this.clear("");
+    if (!run) return this.clear(`The link names the run “${name}”, which is not shown here. Choose another.`, "bad");
+    if (run.state === "failed") return this.clear(`${run.name} cannot be shown: ${run.message}`, "bad");
+    if (run.state === "loading") return this.clear(`${run.name} is loading …`, "busy");
+    if (!words) return this.clear("Type a sentence, or pick one, to see its gates.");
+    if (words > known.limits.words) {
+      const most = known.limits.words;
+      return this.clear(`The sentence has ${words} words, and at most ${most} are read. Shorten it.`, "bad");
+    }
+    const asked = JSON.stringify([state.text, name, gate]);
+    if (this.asked === asked) return this.arriving;
+    this.asked = asked;
+    this.arriving = this.ask();
+    return this.arriving;
+  }
+
+  async ask() {
+    this.aborter?.abort();
+    const aborter = this.aborter = new AbortController();
+    const late = setTimeout(() => this.say("Reading …", "busy"), 150);
+    try {
+      this.reading = await server.read(this.question(), aborter.signal);
+      this.say(remark(this.reading));
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      this.clear(sentence(error.message), error.status === 503 ? "busy" : "bad");
+      if (error instanceof server.Gone) this.page.gone();
+      else if (error.status === 503) this.page.retry();
+    } finally {
+      clearTimeout(late);
+    }
+  }
+
+  // The layers that the state asks for; all of them if this run has no such layer.
+  visible() {
+    const layers = this.reading?.layers ?? [];
+    const found = layers.filter((layer) => keyOf(layer) === this.page.state.layer);
+    return found.length ? found : layers;
+  }
+
+  draw(range) {
+    if (!this.reading) return;
+    const { state, change } = this.page;
+    const gates = state.rows === "all" ? GATES : [state.rows];
+    const [at, position] = chosen(state);
+    const focused = this.layers.contains(document.activeElement) ? document.activeElement : null;
+    const place = focused && [focused.closest(".words").dataset.layer, focused.dataset.position];
+    this.layers.replaceChildren(...this.visible().map((layer) => drawLayer(this.reading, layer, {
+      gates, value: state.value, range, chosen: keyOf(layer) === at ? position : null,
+      choose: (word, gate = gates.length === 1 ? gates[0] : state.gate) => change({ at: `${keyOf(layer)}:${word}`, gate }),
+    })));
+    if (place) this.layers.querySelector(`[data-layer="${place[0]}"] [data-position="${place[1]}"]`)?.focus();
+    this.outcome.replaceChildren(...drawOutcome(this.reading));
+  }
+
+  async drawUnits() {
+    const { state } = this.page;
+    const [at, position] = chosen(state);
+    const index = this.reading?.layers.findIndex((layer) => keyOf(layer) === at) ?? -1;
+    const layer = this.reading?.layers[index];
+    this.unitsAborter?.abort();
+    if (!layer || position >= this.reading.tokens[layer.side].length) return this.units.hide();
+    const { signal } = this.unitsAborter = new AbortController();
+    const unit = /^\d+$/.test(state.unit) && Number(state.unit) < layer.units ? Number(state.unit) : null;
+    try {
+      await this.units.show({ ...this.question(), layer: index }, layer, position, state.gate, unit, signal);
+    } catch (error) {
+      if (error instanceof server.Gone) this.page.gone();
+      else if (error.name !== "AbortError") this.say(sentence(error.message), "bad");
+    }
+    return undefined;
+  }
+}
+
+// The word whose units are shown: the key of its layer, and its position.
+function chosen(state) {
+  const [, at, position] = /^(.+):(\d+)$/.exec(state.at) ?? [null, null, "0"];
+  return [at, Number(position)];
+}
+
+function remark(reading) {
+  const side = "source" in reading.tokens ? "source" : "text";
+  const words = reading.tokens[side].length - 1; // and <eos>
+  const unknown = reading.unknown[side].length;
+  if (!unknown) return "";
+  if (unknown === words) return "None of these words is in the model's vocabulary: it reads each as <unk>.";
+  return `${unknown} of ${words} words ${unknown === 1 ? "is" : "are"} unknown to the model (dotted): it reads <unk>.`;
+}
+
+export const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;

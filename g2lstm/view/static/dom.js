@@ -1,0 +1,35 @@
+// Builds elements. Text goes in as text, never as HTML.
+
+export const find = (id) => document.getElementById(id);
+
+export function make(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name in element && name !== "list") element[name] = value;
+    else element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child !== null));
+  return element;
+}
+
+export const say = (text) => { find("said").textContent = text; };
+
+export const isDark = () => {
+  const theme = document.documentElement.dataset.theme;
+  return theme === "dark" || (theme === "auto" && matchMedia("(prefers-color-scheme: dark)").matches);
+};
+
+// One small box that follows what the pointer or the focus is on.
+export const tip = {
+  show(anchor, lines) {
+    const box = find("tip");
+    box.replaceChildren(...lines.map((line, index) => make(index ? "div" : "strong", { textContent: line })));
+    box.hidden = false;
+    const { left, top, bottom, width } = anchor;
+    const x = Math.min(Math.max(left + width / 2 - box.offsetWidth / 2, 6), innerWidth - box.offsetWidth - 6);
+    const above = top - box.offsetHeight - 8;
+    box.style.left = `${x + scrollX}px`;
+    box.style.top = `${(above > 4 ? above : bottom + 8) + scrollY}px`;
+  },
+  hide() { find("tip").hidden = true; },
+};

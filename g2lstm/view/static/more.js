@@ -1,0 +1,48 @@
+// What a model makes of the sentence: the next words it expects, or its translation and where it looked.
+
+import { make, tip } from "./dom.js";
+import { paint, short } from "./heat.js";
+
+export function drawOutcome(reading) {
+  if (reading.next_words) return [drawNextWords(reading.next_words)];
+  if (reading.attention) return [drawTranslation(reading), drawAttention(reading)];
+  return [];
+}
+
+function drawNextWords(words) {
+  const most = words[0][1];
+  const items = words.map(([word, share]) => {
+    const bar = make("span", { className: "bar" });
+    bar.style.width = `${Math.max((100 * share) / most, 0.5)}%`;
+    const percent = make("span", { className: "number quiet", textContent: `${(100 * share).toFixed(1)} %` });
+    const name = make("span", { className: "token", textContent: word });
+    return make("li", {}, name, make("span", { className: "track" }, bar), percent);
+  });
+  return section("Next word", make("ol", { className: "next" }, ...items));
+}
+
+function drawTranslation(reading) {
+  return section("Translation", make("p", { className: "translation", textContent: reading.translation }));
+}
+
+function drawAttention(reading) {
+  const { attention, produced, tokens: { source } } = reading;
+  const head = make("tr", {}, make("td"), ...source.map((token) =>
+    make("th", { scope: "col" }, make("span", { textContent: token }))));
+  const rows = attention.map((weights, row) => make("tr", {}, make("th", { scope: "row", textContent: produced[row] }),
+    ...weights.map((weight, column) => {
+      const cell = make("td", { className: "number", textContent: weight >= 0.095 ? short(weight) : "" });
+      paint(cell, weight);
+      const lines = [`${produced[row]} ← ${source[column]}`, weight.toFixed(4)];
+      cell.addEventListener("pointerenter", () => tip.show(cell.getBoundingClientRect(), lines));
+      cell.addEventListener("pointerleave", tip.hide);
+      return cell;
+    })));
+  const table = make("table", { className: "attention" }, make("thead", {}, head), make("tbody", {}, ...rows));
+  const explained = "Each row is a word of the translation, each column a word that it may look at.";
+  const scroll = make("div", { className: "scroll", tabIndex: 0, role: "group", "aria-label": "Attention" }, table);
+  return section("Attention", make("p", { className: "quiet", textContent: explained }), scroll);
+}
+
+const section = (title, ...content) =>
+  make("section", { className: "outcome" }, make("h3", { textContent: title }), ...content);

@@ -1,0 +1,84 @@
+// The histograms of all gates over a split of the data, layer by layer; asked for when they are opened.
+
+import { make } from "./dom.js";
+import { GATES, keyOf } from "./heat.js";
+import { Gone, histograms, loadPlotly } from "./server.js";
+import { CONFIG, curveOf, layoutOf } from "./units.js";
+
+const BINS = 50;
+
+export class SplitPanel {
+  /* gone: called when the server does not answer. */
+  constructor(gone) {
+    this.gone = gone;
+    this.message = make("p", { className: "quiet", role: "status" });
+    this.plots = make("div");
+    this.element = make("details", { className: "split", hidden: true },
+      make("summary", { textContent: "Gates over many sentences" }), this.message, this.plots);
+    this.element.addEventListener("toggle", () => this.draw());
+  }
+
+  setRun(run) {
+    this.element.hidden = run?.state !== "ready";
+    if (this.run === run?.name) return;
+    this.run = run?.name;
+    this.answer = null;
+  }
+
+  /* layer: the key of the one to show, or "all". */
+  show(layer) {
+    this.layer = layer;
+    this.draw();
+  }
+
+  async draw() {
+    if (!this.element.open || this.element.hidden) return;
+    const run = this.run;
+    try {
+      if (!this.answer) {
+        this.message.textContent = "Counting …";
+        this.plots.replaceChildren();
+        const answer = await histograms(run);
+        if (run !== this.run) return;
+        this.answer = answer;
+      }
+      if (this.answer.command) {
+        this.message.replaceChildren("The text to count on is not here. This counts the gates: ",
+          make("code", { textContent: this.answer.command }));
+        return;
+      }
+      const plotly = await loadPlotly();
+      const { data, mode, layers } = this.answer;
+      const tokens = Object.entries(data.tokens).map(([side, count]) => `${count.toLocaleString("en")} ${side} tokens`);
+      this.message.textContent = `${tokens.join(", ")}${data.split ? ` of ${data.split}` : ""}; ${mode}.`;
+      const found = layers.filter((layer) => keyOf(layer) === this.layer);
+      const plots = (found.length ? found : layers).map((layer) => {
+        const plot = make("div", { className: "plot" });
+        this.plots.append(plot);
+        return [layer, plot];
+      });
+      this.plots.replaceChildren(...plots.flatMap(([layer, plot]) => [make("h3", { textContent: layer.title }), plot]));
+      for (const [layer, plot] of plots) await plotly.react(plot, curvesOf(layer), layout(), CONFIG);
+    } catch (error) {
+      this.message.textContent = `No histograms: ${error.message}.`;
+      if (error instanceof Gone) this.gone();
+    }
+  }
+}
+
+function layout() {
+  const made = layoutOf("gate", "% of values", [0, 1]);
+  return { ...made, height: 220, showlegend: true, legend: { orientation: "h", y: 1.2 } };
+}
+
+function curvesOf(layer) {
+  return GATES.map((gate) => {
+    const { counts } = layer.gates[gate];
+    const whole = counts.reduce((sum, count) => sum + count, 0);
+    const wide = counts.length / BINS;
+    const shares = Array.from({ length: BINS }, (_, bin) =>
+      (100 * counts.slice(bin * wide, (bin + 1) * wide).reduce((sum, count) => sum + count, 0)) / whole);
+    return { ...curveOf(gate), mode: "lines", x: shares.map((_, bin) => (bin + 0.5) / BINS), y: shares,
+      line: { ...curveOf(gate).line, shape: "hvh" }, hovertemplate: "%{y:.1f} %" };
+  });
+}

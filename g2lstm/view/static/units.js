@@ -1,0 +1,184 @@
+// One word's units: every unit's gate as a square, their histogram, and one unit along the whole sentence.
+
+import { isDark, make, tip } from "./dom.js";
+import { colourOf, css, GATES, LETTERS } from "./heat.js";
+import { loadPlotly, units as askUnits } from "./server.js";
+
+const SQUARE = { least: 12, most: 16 }; // pixels, with the gap
+const BINS = 20;
+let panels = 0;
+
+const ink = () => (isDark() ? "#d5dbe3" : "#2a3340");
+const faint = () => (isDark() ? "#334050" : "#dfe4ea");
+const accent = () => (isDark() ? "#7fcdbb" : "#225ea8");
+const LINES = { input: "dot", forget: "solid", output: "dash" };
+
+export class UnitsPanel {
+  /* `change` is called with the new gate, unit (a text, "" for none), or at ("" to close). */
+  constructor(change) {
+    this.change = change;
+    this.title = make("h3", { tabIndex: -1 });
+    this.summary = make("p", { className: "quiet" });
+    this.canvas = make("canvas", { role: "img" });
+    this.sorted = make("input", { type: "checkbox" });
+    this.unit = make("input", { type: "number", min: 0, step: 1, className: "number" });
+    this.histogram = make("div", { className: "plot" });
+    this.trace = make("div", { className: "plot" });
+    this.message = make("p", { className: "quiet", role: "status" });
+    const group = `units-${panels++}`;
+    this.gates = make("fieldset", {}, make("legend", { textContent: "Gate" }), ...GATES.map((gate) => {
+      const input = make("input", { type: "radio", name: group, value: gate });
+      input.addEventListener("change", () => change({ gate }));
+      return make("label", {}, input, make("span", {}, make("i", { textContent: LETTERS[gate] }), ` ${gate}`));
+    }));
+    const close = make("button", { type: "button", className: "plain", textContent: "Close" });
+    close.addEventListener("click", () => change({ at: "", unit: "" }));
+    const bar = make("div", { className: "line" }, this.gates,
+      make("label", { className: "check" }, this.sorted, " sorted"), make("label", {}, "Unit ", this.unit), close);
+    this.element = make("section", { className: "units", hidden: true }, this.title, bar, this.message, this.summary,
+      this.canvas, this.histogram, this.trace);
+    this.sorted.addEventListener("change", () => this.draw());
+    this.unit.addEventListener("change", () => {
+      const wanted = Math.min(Math.max(Math.round(Number(this.unit.value)), 0), this.count - 1);
+      change({ unit: this.unit.value === "" ? "" : String(wanted) });
+    });
+    this.canvas.addEventListener("pointermove", (event) => this.point(event));
+    this.canvas.addEventListener("pointerleave", tip.hide);
+    this.canvas.addEventListener("click", (event) => {
+      const found = this.unitUnder(event);
+      if (found) change({ unit: String(found.unit) });
+    });
+    new ResizeObserver(() => this.draw()).observe(this.element);
+  }
+
+  hide() {
+    this.element.hidden = true;
+    this.key = null;
+  }
+
+  /* question: what the server is asked; layer: as in the reading; position, gate and unit: what is chosen. */
+  async show(question, layer, position, gate, unit, signal) {
+    this.element.hidden = false;
+    this.gate = gate;
+    this.count = layer.units;
+    this.unit.max = layer.units - 1;
+    this.unit.value = unit ?? "";
+    for (const input of this.gates.querySelectorAll("input")) input.checked = input.value === gate;
+    const key = JSON.stringify([question, position]);
+    if (this.key !== key) {
+      this.answer = await askUnits({ ...question, position }, signal);
+      this.key = key;
+    }
+    this.title.textContent = `Units of “${this.answer.token}” in ${layer.title}`;
+    this.draw();
+    this.message.textContent = "";
+    const along = unit === null ? null : await askUnits({ ...question, unit }, signal);
+    try {
+      if (!window.Plotly) this.message.textContent = "The drawing library is loading …";
+      const plotly = await loadPlotly();
+      if (signal.aborted) return;
+      this.message.textContent = "";
+      await this.plot(plotly, along, position, unit);
+    } catch (error) {
+      this.message.textContent = `No histogram: ${error.message}.`;
+    }
+  }
+
+  order(values) {
+    const order = values.map((_, unit) => unit);
+    return this.sorted.checked ? order.sort((a, b) => values[a] - values[b]) : order;
+  }
+
+  draw() {
+    if (this.element.hidden || !this.answer) return;
+    const values = this.answer.values[this.gate];
+    const width = this.element.clientWidth;
+    // Layers are often a power of two wide: then every row is full.
+    const columns = 2 ** Math.max(Math.floor(Math.log2(width / SQUARE.least)), 0);
+    const square = Math.min(Math.floor(width / columns), SQUARE.most);
+    const rows = Math.ceil(values.length / columns);
+    const scale = window.devicePixelRatio || 1;
+    Object.assign(this.canvas, { width: columns * square * scale, height: rows * square * scale });
+    Object.assign(this.canvas.style, { width: `${columns * square}px`, height: `${rows * square}px` });
+    const context = this.canvas.getContext("2d");
+    context.scale(scale, scale);
+    this.shown = this.order(values);
+    Object.assign(this, { columns, square });
+    this.shown.forEach((unit, place) => {
+      context.fillStyle = css(colourOf(values[unit]));
+      const [x, y] = [(place % columns) * square, Math.floor(place / columns) * square];
+      context.fillRect(x, y, square - 1, square - 1);
+      if (String(unit) === this.unit.value) {
+        context.strokeStyle = "#d55e00";
+        context.lineWidth = 2;
+        context.strokeRect(x, y, square - 1, square - 1);
+      }
+    });
+    const share = (test) => `${Math.round((100 * values.filter(test).length) / values.length)} %`;
+    const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
+    const text = `${values.length} units: mean ${mean.toFixed(3)}, ${share((v) => v < 0.1)} closed (below 0.1), ` +
+      `${share((v) => v > 0.9)} open (above 0.9).`;
+    this.summary.textContent = text;
+    this.canvas.setAttribute("aria-label", `The ${this.gate} gate of ${text}`);
+  }
+
+  unitUnder(event) {
+    const column = Math.floor(event.offsetX / this.square);
+    const place = Math.floor(event.offsetY / this.square) * this.columns + column;
+    const unit = column < this.columns ? this.shown?.[place] : undefined;
+    return unit === undefined ? null : { unit, value: this.answer.values[this.gate][unit] };
+  }
+
+  point(event) {
+    const found = this.unitUnder(event);
+    if (!found) return tip.hide();
+    const { clientX: left, clientY: top } = event;
+    const lines = [`unit ${found.unit}`, `${this.gate} ${found.value.toFixed(4)}`];
+    return tip.show({ left, top: top - 4, bottom: top + 14, width: 0 }, lines);
+  }
+
+  async plot(plotly, along, position, unit) {
+    const values = this.answer.values[this.gate];
+    const counts = new Array(BINS).fill(0);
+    for (const value of values) counts[Math.min(Math.floor(value * BINS), BINS - 1)] += 100 / values.length;
+    const centres = counts.map((_, bin) => (bin + 0.5) / BINS);
+    const bars = { type: "bar", x: centres, y: counts, width: 1 / BINS, marker: { color: accent() },
+      hovertemplate: "%{y:.1f} %<extra></extra>" };
+    await plotly.react(this.histogram, [bars], layoutOf(`${this.gate} gate`, "% of units", [0, 1]), CONFIG);
+    this.trace.hidden = !along;
+    if (!along) return plotly.purge(this.trace);
+    const places = along.tokens.map((_, place) => place);
+    const curves = GATES.map((gate) => ({ ...curveOf(gate, gate === this.gate), mode: "lines+markers", x: places,
+      y: along.values[gate], text: along.tokens.map(plain), hovertemplate: "%{text}: %{y:.4f}" }));
+    const layout = layoutOf("", `unit ${unit}`, null, [-0.03, 1.03]);
+    const names = along.tokens.map((token) => plain(cut(token)));
+    Object.assign(layout.xaxis, { tickvals: places, ticktext: names, tickangle: -60 });
+    Object.assign(layout, { showlegend: true, legend: { orientation: "h", y: 1.18 }, height: 260, hovermode: "x" });
+    const line = { color: faint(), width: 6 };
+    layout.shapes = [{ type: "line", x0: position, x1: position, yref: "paper", y0: 0, y1: 1, line, layer: "below" }];
+    return plotly.react(this.trace, curves, layout, CONFIG);
+  }
+}
+
+// A line whose colour and dashes tell which gate it is.
+export function curveOf(gate, isChosen = false) {
+  const colours = isDark() ? ["#56b4e9", "#ff8c42", "#a5adb8"] : ["#0072b2", "#c04e00", "#5b6470"];
+  const line = { dash: LINES[gate], width: isChosen ? 3 : 1.7, color: colours[GATES.indexOf(gate)] };
+  return { type: "scatter", name: gate, line };
+}
+
+export const CONFIG = { displayModeBar: false, responsive: true };
+const cut = (token) => (token.length > 12 ? `${token.slice(0, 11)}…` : token);
+
+// Plotly reads some HTML in labels: what a visitor typed must stay text.
+const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+
+export function layoutOf(xTitle, yTitle, xRange, yRange) {
+  const axis = { gridcolor: faint(), zeroline: false, linecolor: faint(), fixedrange: true, automargin: true };
+  return {
+    height: 190, margin: { l: 44, r: 8, t: 8, b: 36 }, paper_bgcolor: "transparent", plot_bgcolor: "transparent",
+    font: { family: "system-ui, sans-serif", size: 12, color: ink() }, bargap: 0.06, showlegend: false,
+    xaxis: { ...axis, title: { text: xTitle }, ...(xRange ? { range: xRange } : {}) },
+    yaxis: { ...axis, title: { text: yTitle }, rangemode: "tozero", ...(yRange ? { range: yRange } : {}) },
+  };
+}

@@ -1,0 +1,291 @@
+"""`g2lstm compress` as a user meets it, in one process and at toy size."""
+
+import json
+import shutil
+import sys
+
+import pytest
+
+from g2lstm.bench import compression, curve
+from g2lstm.bench.curve import spread
+from g2lstm.cli.compress import HELP
+from g2lstm.cli.main import main
+from g2lstm.compress.spec import PRESETS
+from tests.runs.toys import language_run, translation_run
+
+SPEC = "gates=round:0.2,clip:0.4; cell=int8; embedding=int8"
+
+
+@pytest.fixture(scope="module")
+def language(tmp_path_factory):
+    return language_run(tmp_path_factory.mktemp("lm"))
+
+
+@pytest.fixture(scope="module")
+def translation(tmp_path_factory):
+    return translation_run(tmp_path_factory.mktemp("mt"))
+
+
+@pytest.fixture
+def run(language, tmp_path):
+    return shutil.copytree(language, tmp_path / "run")
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Runs the command line: exit code, standard output, standard error."""
+    monkeypatch.setattr(compression, "_SECONDS", 0.0)
+    monkeypatch.setattr(compression, "_ROUNDS", 1)
+
+    def called(*arguments):
+        monkeypatch.setattr(sys, "argv", ["g2lstm", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()
+
+    return called
+
+
+def test_a_language_model(call, run):
+    code, shown, _ = call("compress", run, SPEC)
+    assert code == 0
+    out = run.with_name("run+gates-round0.2-clip0.4_cell-int8_embedding-int8")
+    report = json.loads((out / "compression.json").read_text())
+    assert report["spec"] == SPEC
+    assert report["original"] == "run"
+    assert list(report["groups"]) == ["gates", "cell", "embedding"]
+    for file, key in ((run, "before"), (out, "after")):
+        size = (file / "model.safetensors").stat().st_size
+        assert report["file"][key] == size
+        assert sum(group[key] for group in report["groups"].values()) + report["rest"][key] == size
+        assert f"{size:,}" in shown
+    assert report["file"]["ratio"] == report["file"]["before"] / report["file"]["after"]
+    for words in ("perplexity on test", "steps/s", "streaming, batch 1", "bits a weight", f"g2lstm eval {out}"):
+        assert words in shown
+    for which, key in ((run, "before"), (out, "after")):
+        code, text, _ = call("eval", which, "--split", "test", "--json")
+        score = json.loads(text)
+        assert code == 0
+        assert report["score"][key] == score["perplexity"]
+        assert report["score"][f"signature_{key}"] == score["signature"]
+        assert (f"compressed:{SPEC}" in score["signature"]) == (which == out)
+    assert min(report["speed"]["before"], report["speed"]["after"]) > 0
+    code, text, _ = call("generate", out, "--tokens", "3", "--seed", "1")
+    assert code == 0
+    assert len(text.split()) >= 2
+
+
+def test_options_reach_the_scores(call, run):
+    def report(name, *options):
+        code, text, _ = call("compress", run, "gates=int4", "--out", run.with_name(name), "--json", *options)
+        assert code == 0
+        return json.loads(text)
+
+    plain, valid, cached = report("a"), report("b", "--split", "valid"), report("c", "--cache")
+    assert plain["out"] == str(run.with_name("a"))
+    assert "split:valid" in valid["score"]["signature_after"]
+    assert "cache:20,0.5,0.1" in cached["score"]["signature_after"]
+    assert len({one["score"]["after"] for one in (plain, valid, cached)}) == 3
+    assert plain["score"]["before"] == json.loads(call("eval", run, "--split", "test", "--json")[1])["perplexity"]
+
+
+def test_what_was_not_measured_is_not_invented(call, run, translation, tmp_path):
+    code, shown, _ = call("compress", run, "cell=int8", "--no-score", "--out", tmp_path / "small")
+    assert code == 0
+    report = json.loads((tmp_path / "small" / "compression.json").read_text())
+    assert report["score"] is None
+    [row] = [line for line in shown.splitlines() if line.startswith("│ score")]
+    assert [cell.strip() for cell in row.strip("│").split("│")] == ["score", "-", "-", "-", ""]
+    assert "perplexity" not in shown
+    out = tmp_path / "smaller"
+    code, shown, _ = call("compress", translation, "cell=int8", "--no-score", "--out", out)
+    assert code == 0
+    report = json.loads((out / "compression.json").read_text())
+    assert report["speed"] is None
+    assert "sentences/s" not in shown
+
+
+def test_a_translation_model(call, translation, tmp_path):
+    out = tmp_path / "small"
+    code, shown, _ = call("compress", translation, SPEC, "--out", out)
+    assert code == 0
+    report = json.loads((out / "compression.json").read_text())
+    assert report["score"]["metric"] == "bleu"
+    assert report["speed"]["unit"] == "sentences/s"
+    assert "BLEU on test" in shown
+    assert "greedy, one at a time, first 7 sentences; a short measurement" in shown
+    code, text, _ = call("eval", out, "--split", "test", "--json")
+    assert report["score"]["after"] == json.loads(text)["bleu"]
+
+
+def test_the_help_teaches_the_grammar_and_lists_the_presets(call):
+    code, shown, _ = call("compress", "--help")
+    assert code == 0
+    assert "round:R,clip:C" in shown
+    for name, spec in PRESETS.items():
+        assert name in shown
+        assert spec in HELP
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("gate=int8", "'gate' is not a group; did you mean gates?"),
+        ("gates=int9", "'int9' is not a step; did you mean int8?"),
+        ("gates=svd:0", "svd:K needs a whole number above 0, got '0'"),
+        ("gates=svd:-3", "svd:K needs a whole number above 0, got '-3'"),
+        ("gates=svd:11", "layers.0.weight_ih_l0.i cannot be compressed: a matrix of 12 x 10 has ranks 1 to 10"),
+        ("gates=clip:0.4", "clip needs the levels that rounding makes"),
+        ("gates=round:0", "round:R needs a finite number above 0, got '0'"),
+        ("gates=round:-0.2", "round:R needs a finite number above 0, got '-0.2'"),
+        ("gates=round:nan", "round:R needs a finite number above 0, got 'nan'"),
+        ("gates=round:inf", "round:R needs a finite number above 0, got 'inf'"),
+        ("softmax=int8", "nothing of LanguageModel would be compressed by 'softmax=int8'"),
+        ("smal", "no preset of compression is called 'smal'; did you mean small?"),
+        ("", "the compression spec is empty"),
+    ],
+)
+def test_bad_specs(call, run, spec, message):
+    _refused(call, run, message, "compress", run, spec, "--no-score")
+
+
+def _refused(call, run, message, *arguments):
+    before = sorted(run.parent.rglob("*"))
+    code, shown, errors = call(*arguments)
+    assert code == 2
+    assert message in errors
+    assert len(errors.splitlines()) == 1
+    assert shown == ""
+    assert sorted(run.parent.rglob("*")) == before
+
+
+def test_bad_calls(call, run, translation, tmp_path):
+    def refused(message, *arguments):
+        _refused(call, run, message, "compress", *arguments)
+
+    refused("give a SPEC, such as small, or --sweep", run)
+    refused("--sweep takes no SPEC", run, "small", "--sweep")
+    refused("--no-score and --sweep contradict each other", run, "--sweep", "--no-score")
+    refused("--no-score and --cache contradict each other", run, "small", "--no-score", "--cache")
+    refused("--cache is for language models", translation, "small", "--cache", "--out", tmp_path / "new")
+    refused("is not a run directory: it does not exist", tmp_path / "nothing", "small")
+    refused("there is no split 'text'", run, "small", "--split", "text")
+    refused("exists already; delete it", run, "small", "--out", run)
+
+
+def test_a_run_without_weights(call, run):
+    (run / "model.safetensors").unlink()
+    _refused(call, run, "holds no trained model yet", "compress", run, "small")
+
+
+def test_a_compressed_run_is_not_compressed_again(call, run):
+    assert call("compress", run, "cell=int8", "--no-score")[0] == 0
+    small = run.with_name("run+cell-int8")
+    _refused(call, run, "is compressed already (cell=int8); compress the run", "compress", small, "small")
+    _refused(call, run, "is compressed already (cell=int8); compress the run", "compress", small, "--sweep")
+
+
+@pytest.mark.parametrize("where", [40, -40])
+def test_a_damaged_file(call, run, where):
+    assert call("compress", run, "cell=int8", "--no-score")[0] == 0
+    model = run.with_name("run+cell-int8") / "model.safetensors"
+    content = bytearray(model.read_bytes())
+    content[where] ^= 1
+    model.write_bytes(content)
+    _refused(call, run, "model.safetensors", "eval", model.parent)
+
+
+def test_a_sweep_goes_on_where_it_was_stopped(call, run, monkeypatch):
+    measured, real = [], compression.measure
+
+    def counting(trained, compressed, *arguments, **options):
+        if len(measured) == 3 and not stopped:
+            stopped.append(True)
+            raise KeyboardInterrupt
+        measured.append(str(compressed.spec))
+        return real(trained, compressed, *arguments, **options)
+
+    stopped = []
+    monkeypatch.setattr("g2lstm.bench.sweep.measure", counting)
+    assert call("compress", run, "--sweep")[0] == 130
+    kept = json.loads((run / "sweep" / "sweep.json").read_text())
+    assert len(kept["points"]) == 3
+    code, shown, messages = call("compress", run, "--sweep")
+    assert code == 0
+    assert len(measured) == len(set(measured))
+    found = json.loads((run / "sweep" / "sweep.json").read_text())
+    assert {name: found["points"][name] for name in kept["points"]} == kept["points"]
+    assert found["points"].keys() == {"paper-lm-round", "paper-lm-clip", "small", "int8", "int4"}
+    assert found["left_out"].keys() == {"paper-lm-svd128", "paper-lm-svd64"}
+    assert "svd:128" in found["left_out"]["paper-lm-svd128"]["reason"]
+    for name, point in found["points"].items():
+        assert f"{point['score']['after']:.2f}" in shown
+        assert f"{point['file']['after']:,}" in shown
+        assert f"compressed:{point['spec']}" in point["score"]["signature_after"]
+        assert name in shown
+    assert "paper-lm-svd128 left out: " in shown
+    assert (run / "sweep" / "size_quality.png").read_bytes().startswith(b"\x89PNG")
+    page = (run / "sweep" / "size_quality.html").read_text()
+    assert "Plotly" in page
+    assert 'src="http' not in page
+    assert call("compress", run, "--sweep", "--json")[1].startswith("{")
+    assert len(measured) == len(set(measured))  # nothing was measured again
+    code, _, messages = call("compress", run, "--sweep", "--split", "valid")
+    assert code == 0
+    assert "everything is measured anew" in messages
+    assert len(measured) == 2 * len(set(measured))
+
+
+def test_a_sweep_of_a_translation_model(call, translation, tmp_path):
+    code, shown, _ = call("compress", translation, "--sweep", "--out", tmp_path / "curve")
+    assert code == 0
+    assert "BLEU" in shown
+    assert {"paper-mt-round", "small", "int8"} <= json.loads((tmp_path / "curve" / "sweep.json").read_text())[
+        "points"
+    ].keys()
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"points": {}}', '{"points": 1, "left_out": 1, "before": 1}'])
+def test_a_damaged_sweep(call, run, content):
+    (run / "sweep").mkdir()
+    (run / "sweep" / "sweep.json").write_text(content)
+    _refused(call, run, "delete it, and measure anew", "compress", run, "--sweep")
+
+
+def test_a_sweep_needs_what_draws(call, run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    _refused(call, run, "plotly, which is not installed", "compress", run, "--sweep")
+
+
+def test_labels_are_spread_and_stay_in_order():
+    assert spread([0.1, 0.5, 0.9], 0.1, 0, 1) == pytest.approx([0.1, 0.5, 0.9])
+    assert spread([0.5, 0.5, 0.5], 0.1, 0, 1) == pytest.approx([0.4, 0.5, 0.6])
+    assert spread([0.0, 0.0, 0.95, 1.0], 0.2, 0, 1) == pytest.approx([0.0, 0.2, 0.8, 1.0])
+    assert spread([0.3] * 11, 0.5, 0, 1) == pytest.approx([k / 10 for k in range(11)])
+    assert spread([0.4], 0.1, 0, 1) == [0.4]
+
+
+def test_labels_do_not_overlap_in_the_picture(tmp_path):
+    from matplotlib.figure import Figure
+
+    points = {
+        f"preset-{k}": {
+            "spec": "gates=int8", "file": {"after": 1e6 * (k + 1), "ratio": 9 / (k + 1)}, "bits_per_weight": 4.0,
+            "speed": None, "score": {"after": 85 + 0.001 * k},
+        }
+        for k in range(10)
+    }  # fmt: skip
+    before = {"bytes": 2e7, "score": {"perplexity": 85.0}, "bits_per_weight": 32.0}
+    sweep = {"run": "<b>run</b>", "metric": "perplexity", "split": "test", "before": before, "points": points}
+    figures = []
+    save = Figure.savefig
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", lambda figure, *a, **k: (figures.append(figure), save(figure, *a, **k)))
+        curve.draw(sweep, tmp_path)
+    [figure] = figures
+    labels = [text for text in figure.axes[0].texts if text.get_text()]
+    boxes = [label.get_window_extent(figure.canvas.get_renderer()) for label in labels]
+    assert len(boxes) == 11
+    for k, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[:k])
+        assert box.x1 < figure.bbox.x1

@@ -1,0 +1,125 @@
+"""The demo end to end at toy size: every file it promises, its table, stopping, and a second call."""
+
+import json
+import os
+import signal
+
+import pytest
+from typer.testing import CliRunner
+
+from g2lstm import load
+from g2lstm.cli.main import app
+from g2lstm.runs.directory import RunDirectory
+from tests.study.toys import of_language, write_text
+
+RUNS = {"sigmoid": "lstm", "sharpened": "sharpened", "gumbel": "g2"}
+
+
+def options(folder, out):
+    toy = [*of_language(folder / "data"), "model.embedding=16", "model.hidden=24", "train.epochs=1", "train.minutes=1"]
+    return ["demo", "--out", str(out), *(word for each in toy for word in ("--set", each))]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo")
+    write_text(folder / "data")
+    out = folder / "out"
+    return options(folder, out), out, CliRunner().invoke(app, options(folder, out))
+
+
+def test_it_ends_with_a_table_the_report_and_what_to_do_next(demo):
+    _, out, done = demo
+    assert done.exit_code == 0, done.output
+    for words in (
+        "LSTM (baseline)", "sharpened sigmoid", "G²", "test perplexity", "gates round 0.2", "gates round 0.2, clip 0.4",
+        "preset small", "size, small", "steps/s, small", "gates beyond 0.1 or 0.9", str(out / "report.html"),
+        "g2lstm train embedded --set data.path=FOLDER", "g2lstm compress runs/mine small", "g2lstm view runs/mine",
+        "convert_",
+    ):  # fmt: skip
+        assert words in done.stdout, words
+    assert "run 3 of 3, g2: training" in done.stderr
+
+
+def test_every_file_that_it_promises_is_there_and_whole(demo):
+    _, out, _ = demo
+    report = (out / "report.html").read_text()
+    for method, name in RUNS.items():
+        run = out / name
+        assert load(run).recipe.model.method == method
+        assert json.loads((run / "gates" / "gates.json").read_text())["mode"] == "evaluation, soft gates"
+        assert f"{run.name}+small" in report
+        small = load(out / f"{run.name}+small")
+        assert small.run.compression is not None
+        facts = json.loads((small.run.path / "compression.json").read_text())
+        assert facts["file"]["after"] == small.run.model_file.stat().st_size
+    assert not list(out.rglob("*.tmp"))
+
+
+def test_the_table_says_what_was_measured(demo):
+    _, out, done = demo
+    rows = {row["what"].strip(): row for row in json.loads((out / "table.json").read_text())["rows"]}
+    for method, name in RUNS.items():
+        run = RunDirectory(out / name)
+        (plain,) = (score for score in run.results() if score["split"] == "test")
+        assert rows["test perplexity"][method] == plain["perplexity"]
+        facts = json.loads((out / f"{run.path.name}+small" / "compression.json").read_text())
+        assert facts["score"]["before"] == pytest.approx(plain["perplexity"])
+        change = facts["score"]["after"] - facts["score"]["before"]
+        assert rows["preset small (all weights)"][method] == change
+        assert rows["size"][method] == run.model_file.stat().st_size
+        rounded = json.loads((run.path / "measured" / "test-soft-gates_round0.2.json").read_text())["perplexity"]
+        assert rows["gates round 0.2"][method] == pytest.approx(rounded - plain["perplexity"])
+        assert f"{plain['perplexity']:.2f}" in done.stdout
+        assert f"{change:+.2f}" in done.stdout
+
+
+def test_a_second_call_finds_the_results_and_says_so(demo):
+    command, out, first = demo
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != "table.json"}
+    again = CliRunner().invoke(app, command)
+    assert again.exit_code == 0
+    assert f"found the results of an earlier demo in {out}" in again.stderr
+    assert again.stdout == first.stdout
+    after = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != "table.json"}
+    assert after == before
+    facts = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert facts["rows"] == json.loads((out / "table.json").read_text())["rows"]
+
+
+def test_what_is_missing_is_made_again(demo):
+    command, out, first = demo
+    (out / "report.html").unlink()
+    (out / "g2" / "measured" / "test-soft-gates_round0.2.json").unlink()
+    again = CliRunner().invoke(app, command)
+    assert again.stdout == first.stdout
+    assert "found the results" not in again.stderr
+    assert (out / "report.html").is_file()
+
+
+def test_stopped_it_exits_with_130_and_goes_on_when_called_again(tmp_path, monkeypatch):
+    from g2lstm.cli.study import StudyBar
+
+    write_text(tmp_path / "data")
+    command, told = options(tmp_path, tmp_path / "out"), StudyBar.on_step
+
+    def stop(self, progress, share, values):
+        told(self, progress, share, values)
+        if progress.step == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(StudyBar, "on_step", stop)
+    stopped = CliRunner().invoke(app, command)
+    assert stopped.exit_code == 130, stopped.output
+    assert "the same command goes on" in stopped.stderr
+    monkeypatch.setattr(StudyBar, "on_step", told)
+    again = CliRunner().invoke(app, command)
+    assert again.exit_code == 0, again.output
+    assert "going on from step 2" in again.stderr
+
+
+def test_a_file_that_is_no_report_is_not_overwritten(tmp_path):
+    (tmp_path / "report.html").write_text("mine")
+    done = CliRunner().invoke(app, options(tmp_path, tmp_path))
+    assert "is not a report of ours" in str(done.exception)
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]

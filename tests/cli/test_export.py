@@ -1,0 +1,96 @@
+"""`g2lstm export` as a user meets it, in process."""
+
+import json
+import sys
+
+import pytest
+
+from g2lstm.cli.main import main
+from g2lstm.compress.model import compress
+from g2lstm.runs.trained import load
+from tests.export.trained import language_run, translation_run
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Runs the command line; gives exit code, standard output and standard error."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["g2lstm", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        out, err = capsys.readouterr()
+        return left.value.code, out, err
+
+    return run
+
+
+def test_a_language_model(command, tmp_path):
+    run = language_run(tmp_path / "lm")
+    code, out, err = command("export", run, "--format", "onnx")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    files = ["model.onnx", "model.tokenizer.json", "model.json"]
+    assert [line.split()[0] for line in lines[:3]] == [str(run / "export" / name) for name in files]
+    assert lines[0].endswith(" MB")
+    assert lines[3].startswith("agrees with PyTorch: largest difference ")
+    scope: dict[str, object] = {}
+    exec("\n".join(lines[lines.index("") :]), scope)
+    assert scope["log_probabilities"].shape[:2] == (1, 1)
+
+
+def test_a_translation_model_as_json(command, tmp_path):
+    run = translation_run(tmp_path / "mt")
+    code, out, _ = command("export", run, "--out", tmp_path / "device" / "de-en.onnx", "--json", "--eval-gate", "hard")
+    assert code == 0
+    facts = json.loads(out)
+    assert len(facts["files"]) == 5
+    assert all(size > 0 for size in facts["files"].values())
+    assert facts["difference"] <= facts["tolerance"]
+
+
+def test_what_becomes_float32_is_told_on_standard_error(command, tmp_path, monkeypatch):
+    run = language_run(tmp_path / "lm")
+    trained = load(run)
+    trained.model = compress(trained.model, "embedding=int8")
+    monkeypatch.setattr("g2lstm.runs.trained.load", lambda path: trained)
+    code, out, err = command("export", run, "--json")
+    assert code == 0
+    assert json.loads(out)["expanded"] == ["embedding.weight"]
+    assert err.startswith("g2lstm: become float32 when the export is loaded: embedding.weight")
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--format", "tflite"], "models are exported as onnx, got --format 'tflite'"),
+        (["--out", "somewhere"], "must end with .onnx, got 'somewhere'"),
+        (["--activations", "int2"], "activations must be one of 'float32', 'int8', got 'int2'"),
+        (["--eval-gate", "open"], "eval_gate must be one of"),
+    ],
+)
+def test_mistakes(command, tmp_path, arguments, message):
+    run = language_run(tmp_path / "lm")
+    code, out, err = command("export", run, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
+    assert not (run / "export").exists()
+
+
+def test_mistakes_in_the_run(command, tmp_path):
+    code, _, err = command("export", tmp_path / "nowhere")
+    assert code == 2
+    assert "is not a run directory" in err
+    run = language_run(tmp_path / "lm")
+    assert command("export", run)[0] == 0
+    code, _, err = command("export", run)
+    assert code == 2
+    assert "exists already" in err
+    assert "--force" in err
+    assert command("export", run, "--force")[0] == 0
+    (run / "model.safetensors").unlink()
+    code, _, err = command("export", run, "--force")
+    assert code == 2
+    assert "holds no trained model" in err

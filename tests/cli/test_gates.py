@@ -1,0 +1,157 @@
+"""`g2lstm gates` from the command line: files, numbers, the mode, and bad input that leaves nothing behind."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+import g2lstm
+from g2lstm.cli.main import main
+from g2lstm.inspect import record_split
+from g2lstm.inspect.boundaries import boundary_auc
+from tests.inspect.toys import grammar_run, language_run, translation_run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("runs")
+        patch.setenv("G2LSTM_CACHE", str(folder / "cache"))
+        torch.manual_seed(1)
+        language_run(folder, "plain", method="sigmoid")
+        language_run(folder, "g2")
+        translation_run(folder, "mt", layers=1)
+        yield folder
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs the command in this process: exit code, standard output, standard error."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["g2lstm", "gates", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return ended.value.code, captured.out, captured.err
+
+    return run
+
+
+def test_a_language_model(folder, run, tmp_path):
+    code, output, _ = run(folder / "g2", "--text", "the cat Xylophon", "--out", tmp_path / "new" / "folder")
+    assert code == 0
+    assert "g2: evaluation, soft gates; split valid" in output
+    assert "read as <unk>: Xylophon" in output
+    assert "likeliest next words" in output
+    found = json.loads((tmp_path / "new" / "folder" / "gates.json").read_text())
+    recording = record_split(g2lstm.load(folder / "g2"), "valid")
+    assert found["layers"] == json.loads(json.dumps(recording.statistics.summary()))
+    assert found["mode"] == "evaluation, soft gates"
+    assert found["training"] is False
+    assert found["method"] == "gumbel"
+    assert found["data"]["windows"] == recording.data["windows"]
+    assert found["text"]["tokens"] == {"text": ["<eos>", "the", "cat", "Xylophon"]}
+    assert found["text"]["unknown"] == {"text": [3]}
+    names = {path.name for path in (tmp_path / "new" / "folder").iterdir()}
+    pictures = ["histograms", "layers", "sigmoid", "words", "units-layer-1", "units-layer-2"]
+    assert names == {"gates.json", *(f"{name}.{ending}" for name in pictures for ending in ("png", "svg"))}
+
+
+def test_a_translation_model_in_its_own_folder(folder, run):
+    code, output, _ = run(
+        folder / "mt", "--text", "die katze lief .", "--samples", 5, "--hard-score", "--training", "--json"
+    )
+    assert code == 0
+    found = json.loads(output)
+    assert found == json.loads((folder / "mt" / "gates" / "gates.json").read_text())
+    assert found["mode"].startswith("training, noise in the gates")
+    assert found["training"] is True
+    assert found["data"]["pairs"] == 5
+    assert found["scores"]["metric"] == "bleu"
+    assert [layer["title"] for layer in found["layers"]] == ["encoder 1, forward", "encoder 1, backward", "decoder 1"]
+    assert len(found["text"]["attention"]) == len(found["text"]["produced"])
+    assert (folder / "mt" / "gates" / "words-source.png").is_file()
+    assert (folder / "mt" / "gates" / "units-encoder-1-backward.svg").is_file()
+
+
+def test_runs_are_compared(folder, run, tmp_path):
+    arguments = [folder / "plain", folder / "g2", "--samples", 3, "--seed", 4, "--eval-gate", "hard", "--out", tmp_path]
+    code, output, _ = run(*arguments, "--hard-score")
+    assert code == 0
+    assert output.index("plain: evaluation, hard gates") < output.index("g2: evaluation, hard gates")
+    assert output.count("perplexity: ") == 2
+    found = json.loads((tmp_path / "gates.json").read_text())
+    assert [each["run"] for each in found["runs"]] == ["plain", "g2"]
+    assert [each["method"] for each in found["runs"]] == ["sigmoid", "gumbel"]
+
+
+def test_clause_boundaries_of_the_embedded_pairs(folder, run, tmp_path):
+    path = grammar_run(folder)
+    code, output, _ = run(path, "--samples", 40, "--out", tmp_path, "--seed", 1)
+    assert code == 0
+    found = json.loads((tmp_path / "gates.json").read_text())["boundaries"]
+    assert found == boundary_auc(g2lstm.load(path), "valid", samples=40)
+    area = found[1]["auc"]
+    expected = f"AUC {area['first_word']:.3f} at the first word, {area['comma']:.3f} at the comma"
+    assert f"clause boundaries by encoder 1, backward: {expected}" in output
+
+
+def test_a_text_alone_needs_no_data(folder, run, tmp_path):
+    code, output, _ = run(folder / "g2", "--text", "<b> 猫 \x07", "--split", "none", "--out", tmp_path)
+    assert code == 0
+    assert "the text, 4 text tokens" in output
+    assert "\x07" not in output
+    found = json.loads((tmp_path / "gates.json").read_text())
+    assert found["text"]["unknown"] == {"text": [1, 2, 3]}
+    assert found["layers"][0]["gates"]["forget"]["values"] == 4 * 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["g2", "--text", ""], "the text is empty"),
+        (["g2", "--text", " \t "], "the text is empty"),
+        (["g2", "--text", "cat " * 10_000], "the text has 10,000 tokens, and at most 1,000"),
+        (["mt", "--text", "katze " * 10_000], "tokens, and at most 1,000"),
+        (["g2", "--text", "a \udcff"], "not valid Unicode"),
+        (["g2", "mt"], "compare runs of one task"),
+        (["g2", "g2"], "the same run is given twice"),
+        (["nothing"], "is not a run directory: it does not exist"),
+        (["cache"], "holds no recipe.toml"),
+        (["g2", "--split", "dev"], "there is no split 'dev'"),
+        (["g2", "--split", "none"], "give --text"),
+        (["g2", "--training", "--eval-gate", "hard"], "ask for one of the two"),
+        (["g2", "--eval-gate", "firm"], "eval_gate must be one of"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(folder, run, tmp_path, arguments, message):
+    paths = [folder / argument if argument in ("g2", "mt", "nothing", "cache") else argument for argument in arguments]
+    code, output, errors = run(*paths, "--out", tmp_path / "out")
+    assert code == 2
+    assert message in errors
+    assert len(errors.splitlines()) == 1
+    assert output == ""
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_without_a_model(folder, run, tmp_path):
+    import shutil
+
+    shutil.copytree(folder / "g2", tmp_path / "g2")
+    (tmp_path / "g2" / "model.safetensors").unlink()
+    code, _, errors = run(tmp_path / "g2")
+    assert code == 2
+    assert "holds no trained model yet" in errors
+    assert not (tmp_path / "g2" / "gates").exists()
+
+
+def test_where_the_comparison_goes(folder, run, tmp_path):
+    code, _, errors = run(folder / "plain", folder / "g2")
+    assert code == 2
+    assert "say with --out" in errors
+    (tmp_path / "file").touch()
+    code, _, errors = run(folder / "g2", "--out", tmp_path / "file")
+    assert code == 2
+    assert "is a file; choose a folder" in errors

@@ -1,0 +1,213 @@
+"""Every study through the command line at toy size: trained, measured, its table; stopped, resumed, listed."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from g2lstm.cli.main import app
+from g2lstm.cli.study import StudyBar, duration
+from tests.study.toys import of_language, of_translation, write_pairs, write_text
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("studies")
+    write_text(folder / "text")
+    write_pairs(folder / "pairs")
+    return folder
+
+
+def command(folder, name, *options, out="out"):
+    is_language = name in ("table1", "table3", "ablations")
+    toy = of_language(folder / "text") if is_language else of_translation(folder / "pairs")
+    where = ["--out", str(folder / out)]
+    return ["study", name, *where, *options, *(word for each in toy for word in ("--set", each))]
+
+
+def invoke(folder, name, *options, out="out"):
+    return CliRunner().invoke(app, command(folder, name, *options, out=out))
+
+
+def ours(table):
+    """The rows that are not the paper's, as {row: [text, ...]}."""
+    return {row["row"]: [cell["text"] for cell in row["cells"]] for row in table["rows"] if "paper" not in row["row"]}
+
+
+CASES = [  # studies that share runs follow one another
+    ("table3", "small", (), ["original", "round 0.2", "round 0.2, clip 0.4", "svd 1"], 3),
+    ("table1", "small", (), ["valid", "test", "valid, finetuned", "test, finetuned", "valid, finetuned, cache"], 6),
+    ("table4", "small", (), ["original", "round 0.5", "round 0.5, clip 1.0"], 6),
+    ("table2", "small", (), ["Multi30k German to English", "IWSLT'14 German to English"], 6),
+    ("table5", "paper", (), ["original", "round 0.5", "round 0.5, clip 1.0"], 3),
+    (
+        "ablations", "small", ("*-gumbel-*", "*sigmoid*", "*ifo*", "*converted4*"),
+        ["test", "tempered", "hard", "round 0.2", "round 0.2, clip 0.4", "svd 1"], 6,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "scale", "only", "columns", "runs"), CASES, ids=[case[0] for case in CASES])
+def test_a_study_from_nothing_to_its_table_and_again_from_its_directories(folder, name, scale, only, columns, runs):
+    options = ["--scale", scale, *(word for each in only for word in ("--only", each)), "--json"]
+    done = invoke(folder, name, *options)
+    assert done.exit_code == 0, done.output + str(done.exception)
+    found = json.loads(done.stdout)
+    assert len(found["runs"]) == runs
+    assert all(run["is_trained"] and run["measured"] == run["measurements"] for run in found["runs"])
+    table = found["tables"][0]
+    assert set(table["columns"]) >= set(columns)
+    measured = [texts for texts in ours(table).values() if texts[0] != "-"]
+    assert len(measured) >= (5 if name == "ablations" else 3)
+    assert all("-" not in texts for texts in measured)
+    assert {(first, second) for first, second in map(tuple, (one["rows"] for one in table["comparisons"]))} >= {
+        ("G²", "LSTM (baseline)")
+    }
+    again = invoke(folder, name, *options, "--table-only")
+    assert json.loads(again.stdout)["tables"] == found["tables"]
+    assert "training" not in again.stderr
+
+
+def test_figures(folder):
+    done = invoke(folder, "figures", "--json")
+    assert done.exit_code == 0, done.output + str(done.exception)
+    files = json.loads(done.stdout)["files"]
+    assert {os.path.basename(file) for file in files} == {
+        "figure1and3-histograms.png", "figure1and3-histograms.svg", "figure2-sigmoid.png", "figure2-sigmoid.svg",
+        "figure4-words.png", "figure4-words.svg", "gates.json",
+    }  # fmt: skip
+    assert all(os.path.getsize(file) > 500 for file in files)
+    numbers = json.loads((folder / "out" / "figures-multi30k-small" / "gates.json").read_text())
+    assert [run["method"] for run in numbers["runs"]] == ["sigmoid", "gumbel"]
+    assert {run["mode"] for run in numbers["runs"]} == {"evaluation, soft gates"}
+    times = [os.path.getmtime(file) for file in files]
+    assert json.loads(invoke(folder, "figures", "--json", "--table-only").stdout)["files"] == files
+    assert [os.path.getmtime(file) for file in files] == times
+
+
+def test_figures_need_matplotlib_and_say_so_before_any_training(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = invoke(folder, "figures", out="nowhere")
+    assert "drawn with matplotlib, which is not installed" in str(done.exception)
+    assert not (folder / "nowhere").exists()
+
+
+def test_in_a_terminal_and_as_markdown(folder):
+    shown = invoke(folder, "table3", "--table-only").stdout
+    for words in ("Table 3", "G²", "paper, Table 3", "+0.80", "G² − LSTM (baseline)", "Epochs of ptb-small"):
+        assert words in shown, words
+    text = invoke(folder, "table3", "--table-only", "--markdown").stdout
+    assert text.startswith("### Table 3")
+    assert "| paper, Table 3 | 52.80 |" in text
+    assert "`recipe:" in text
+
+
+def test_nothing_is_there_yet(folder):
+    shown = invoke(folder, "table3", "--table-only", out="nowhere")
+    assert shown.exit_code == 0
+    assert "52.80" in shown.stdout
+    assert not (folder / "nowhere").exists()
+
+
+def test_a_dry_run_lists_and_does_nothing(folder):
+    shown = CliRunner().invoke(app, ["study", "table1", "--dry-run", "--out", str(folder / "nowhere"), "--seeds", "2"])
+    assert shown.exit_code == 0
+    assert "ptb-small-finetune-gumbel-seed2" in shown.stdout
+    assert "46 min" in shown.stdout
+    assert "6 operations for each weight and token" in " ".join(shown.stdout.split())
+    assert not (folder / "nowhere").exists()
+    facts = json.loads(invoke(folder, "table3", "--dry-run", "--json").stdout)
+    assert [run["is_trained"] for run in facts["runs"]] == [True] * 3
+    assert sum(run["seconds_left"] for run in facts["runs"]) == 0
+
+
+def test_stopped_it_exits_with_130_and_goes_on_when_called_again(folder, monkeypatch):
+    told = StudyBar.on_step
+
+    def stop(self, progress, share, values):
+        told(self, progress, share, values)
+        if progress.step == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(StudyBar, "on_step", stop)
+    stopped = invoke(folder, "table3", "--only", "*gumbel*", out="stopped")
+    assert stopped.exit_code == 130, stopped.output
+    assert "the same command goes on" in stopped.stderr
+    monkeypatch.setattr(StudyBar, "on_step", told)
+    done = invoke(folder, "table3", "--only", "*gumbel*", "--json", out="stopped")
+    assert "going on from step 2" in done.stderr
+    values = [cell["values"] for cell in json.loads(done.stdout)["tables"][0]["rows"][4]["cells"]]
+    whole = json.loads(invoke(folder, "table3", "--json").stdout)["tables"][0]["rows"][4]["cells"]
+    assert values == [cell["values"] for cell in whole], "as if it had not been stopped"
+
+
+def test_what_fails_is_told_after_the_table_and_exits_with_2(folder):
+    shutil.rmtree(folder / "out" / "wmt14-gumbel-seed1" / "measured")
+    broken = folder / "out" / "wmt14-gumbel-seed1" / "model.safetensors"
+    broken.write_bytes(broken.read_bytes()[:-10])
+    done = invoke(folder, "table5", "--scale", "paper")
+    assert done.exit_code == 2
+    assert "wmt14-gumbel-seed1 was left out:" in done.stderr
+    assert "cannot be read" in done.stderr
+    assert "Table 5" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["study", "table9"], "no study 'table9'"),
+        (["study", "table1", "--scale", "tiny"], "one of small, paper"),
+        (["study", "table5"], "use --scale paper"),
+        (["study", "table1", "--only", "x"], "no run of table1 is called x"),
+        (["study", "table1", "--set", "model.hiden=3", "--dry-run"], "did you mean model.hidden?"),
+    ],
+)
+def test_mistakes_are_one_clear_error(arguments, message):
+    done = CliRunner().invoke(app, arguments)
+    assert message in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 s"), (25, "25 s"), (90, "2 min"), (3599, "1 h 0 min"), (7800, "2 h 10 min"), (1e6, "12 days")],
+)
+def test_durations(seconds, words):
+    assert duration(seconds) == words
+
+
+def test_the_time_left_is_the_estimate_corrected_by_how_it_did_so_far(monkeypatch):
+    import io
+    from types import SimpleNamespace
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from g2lstm.cli import study
+    from g2lstm.train.loop import Progress as Training
+
+    now = [0.0]
+    monkeypatch.setattr(study, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    first = SimpleNamespace(stages={"training": 1000.0, "test-soft": 100.0}, plan=SimpleNamespace(name="one"))
+    second = SimpleNamespace(stages={"training": 1000.0}, plan=SimpleNamespace(name="two"))
+    columns = study.study_bar().columns
+    text = io.StringIO()
+    shown = StudyBar(Progress(*columns, console=Console(file=text, width=200)), [first, second])
+    shown.on_stage(0, first, "training")
+    assert "run 1 of 2, one: training; 35 min left in all" in text.getvalue()
+    values = {"loss": 1.0}
+    now[0] = 10.0
+    shown.on_step(Training(step=1, seconds=600.0, tokens=5), 0.5, values)  # resumed: half of it was done before
+    now[0] = 310.0
+    shown.on_step(Training(step=2, seconds=900.0, tokens=5), 0.6, values)  # 310 s for what was estimated at 100
+    shown.on_stage(0, first, "test-soft")
+    assert "one: test-soft; 57 min left in all" in text.getvalue()  # 1100 s at 3.1
+    shown.on_job_end(0, first)
+    shown.on_stage(1, second, "training")
+    assert "run 2 of 2, two: training; 52 min left in all" in text.getvalue()  # 1000 s at 3.1
+    shown.on_job_end(1, second)
+    shown.bar.stop()
+    assert shown.bar.tasks[0].completed == shown.bar.tasks[0].total

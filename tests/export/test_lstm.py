@@ -1,0 +1,162 @@
+"""LSTM layers by themselves, dense and compressed, in ONNX Runtime against torch."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import g2lstm
+from g2lstm.compress.model import compress
+from g2lstm.errors import G2Error
+from g2lstm.export.onnx import export_onnx
+from tests.export.sessions import TOLERANCE, open_session, operators, run
+from tests.nn.layers import SURFACE
+
+I, H = 4, 7
+PLAIN = [case for case in SURFACE if not case.packed and not case.unbatched]
+SPECS = {
+    "low rank": "gates=svd:3; cell=svd:4",
+    "low rank int8": "gates=svd:3,int8",
+    "int8": "gates=int8; cell=int8",
+    "int4": "gates=int4; cell=int4",
+    "five levels": "gates=round:0.1,clip:0.2",
+    "mixed": "gates=round:0.1,clip:0.2; cell=svd:2,int4",
+}
+
+
+def small(kind=g2lstm.G2LSTM, **options):
+    torch.manual_seed(0)
+    layer = kind(I, H, **options).eval()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.mul_(2)
+    return layer
+
+
+@pytest.fixture
+def agrees(tmp_path):
+    """Exports a layer and compares it at sizes that the export's own check does not have."""
+
+    def compare(layer, **options):
+        path = tmp_path / "layer.onnx"
+        made = export_onnx(layer, path, force=True, **options)
+        session, states = open_session(path), layer.num_layers * (2 if layer.bidirectional else 1)
+        for steps, batch in ((3, 2), (9, 1), (1, 4)):
+            x = torch.randn((batch, steps, I) if layer.batch_first else (steps, batch, I))
+            h, c = torch.rand(states, batch, layer.proj_size or H) * 2 - 1, torch.randn(states, batch, H)
+            got = run(session, input=x.numpy(), h=h.numpy(), c=c.numpy())
+            with g2lstm.nn.mode.evaluating(layer), torch.no_grad():
+                out, (h, c) = layer(x, (h, c))
+            for name, value in {"output": out, "h_next": h, "c_next": c}.items():
+                np.testing.assert_allclose(got[name], value.numpy(), rtol=TOLERANCE, atol=TOLERANCE)
+        return made, operators(path)
+
+    return compare
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("case", PLAIN, ids=str)
+def test_dense(agrees, case):
+    _, used = agrees(small(**case.layer))
+    assert ("LSTM" in used) == ("proj_size" not in case.layer)
+
+
+def test_torch_layers(agrees):
+    agrees(small(nn.LSTM, num_layers=2, bidirectional=True, batch_first=True))
+
+
+@pytest.mark.parametrize("gates", ["if", "ifo"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "sharpened"},
+        {"method": "sigmoid"},
+        {"method": "gumbel", "tau": 0.5, "eval_gate": "tempered"},
+        {"method": "gumbel", "eval_gate": "hard"},
+        {"method": "sharpened", "eval_gate": "hard"},
+    ],
+)
+def test_methods_and_gates(agrees, options, gates):
+    _, used = agrees(small(**options, gates=gates))
+    assert ("GreaterOrEqual" in used) == (options.get("eval_gate") == "hard")
+
+
+def test_a_hard_gate_is_open_at_zero(tmp_path):
+    layer = small(eval_gate="hard")
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.zero_()
+    session = open_session(export_onnx(layer, tmp_path / "layer.onnx").files[0])
+    c = np.ones((1, 2, H), np.float32)
+    got = run(session, input=np.ones((3, 2, I), np.float32), h=np.zeros_like(c), c=c)
+    np.testing.assert_array_equal(got["c_next"], c)
+
+
+@pytest.mark.parametrize("layer", [{}, {"bidirectional": True, "num_layers": 2}, {"bias": False, "batch_first": True}])
+@pytest.mark.parametrize("method", ["gumbel", "sharpened"])
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.filterwarnings("ignore:become float32")
+def test_compressed(agrees, spec, method, layer):
+    made, used = agrees(compress(small(method=method, **layer), SPECS[spec]))
+    assert ("MatMulNBits" in used) == (spec in ("int4", "five levels", "mixed"))
+    assert bool(made.expanded) == ("int8" in spec)
+    assert ("LSTM" in used) == (spec == "int8")
+    assert "DequantizeLinear" not in used  # ONNX Runtime would make int8 activations of it
+
+
+@pytest.mark.parametrize("eval_gate", ["tempered", "hard"])
+def test_compressed_with_other_gates(agrees, eval_gate):
+    agrees(compress(small(tau=0.4, eval_gate=eval_gate, gates="ifo"), SPECS["mixed"]))
+
+
+def test_gates_can_be_chosen(agrees, tmp_path):
+    layer = small(tau=0.3)
+    made = export_onnx(layer, tmp_path / "layer.onnx", eval_gate="tempered")
+    assert layer.eval_gate == "soft"
+    layer.eval_gate = "tempered"
+    x, zero = torch.randn(5, 2, I), torch.zeros(1, 2, H)
+    got = run(open_session(made.files[0]), input=x.numpy(), h=zero.numpy(), c=zero.numpy())
+    np.testing.assert_allclose(got["output"], layer(x)[0].detach(), rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_training_mode_and_other_types_do_not_matter(tmp_path):
+    layer = small(dropout=0.5, num_layers=2).double().train()
+    path = export_onnx(layer, tmp_path / "layer.onnx").files[0]
+    assert layer.training
+    assert layer.weight_ih_l0.dtype == torch.float64
+    x, zero = torch.randn(5, 2, I).double(), torch.zeros(2, 2, H)
+    got = run(open_session(path), input=x.float().numpy(), h=zero.numpy(), c=zero.numpy())
+    np.testing.assert_allclose(got["output"], layer.eval()(x)[0].detach(), rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_int8_activations(tmp_path):
+    layer = compress(small(), "gates=int8; cell=int8")
+    made = export_onnx(layer, tmp_path / "layer.onnx", activations="int8")
+    assert "MatMulNBits" in operators(made.files[0])
+    assert not made.expanded
+    assert 1e-5 < made.difference < made.tolerance < 0.5
+
+
+def test_int8_activations_with_hard_gates(tmp_path):
+    layer = compress(small(eval_gate="hard"), "gates=int8; cell=int8")
+    with pytest.raises(G2Error, match="int8 activations would open and close hard gates"):
+        export_onnx(layer, tmp_path / "layer.onnx", activations="int8")
+    assert not list(tmp_path.iterdir())
+
+
+class Own(nn.LSTM):
+    """May compute anything."""
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Own(2, 3), "this layer cannot be exported: Own is a subclass of LSTM"),
+        (nn.Sequential(nn.LSTM(2, 3)), "a torch.nn.LSTM, got Sequential; of another model, export its LSTM layers"),
+        (torch.nn.utils.parametrizations.weight_norm(nn.LSTM(2, 3), "weight_hh_l0"), "this layer cannot be exported"),
+    ],
+)
+def test_what_cannot_be_exported(tmp_path, model, message):
+    with pytest.raises(G2Error, match=message):
+        export_onnx(model, tmp_path / "layer.onnx")
+    assert not list(tmp_path.iterdir())

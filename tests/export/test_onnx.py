@@ -1,0 +1,186 @@
+"""Files of an export: their names, what stands beside them, and what happens when something is wrong."""
+
+import ast
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import g2lstm
+from g2lstm.compress.model import compress
+from g2lstm.data.tokenize import Tokenizer
+from g2lstm.errors import G2Error
+from g2lstm.export import onnx as exporting
+from g2lstm.export.onnx import export_onnx
+from tests.export.trained import language_run, translation_run
+
+
+@pytest.fixture
+def language(tmp_path):
+    return g2lstm.load(language_run(tmp_path / "lm"))
+
+
+@pytest.fixture
+def translation(tmp_path):
+    return g2lstm.load(translation_run(tmp_path / "mt"))
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_language_model_has_its_files(language, tmp_path):
+    made = export_onnx(language, tmp_path / "out" / "words.onnx")
+    assert [file.name for file in made.files] == ["words.onnx", "words.tokenizer.json", "words.json"]
+    assert names(tmp_path / "out") == sorted(file.name for file in made.files)
+    facts = json.loads(made.files[-1].read_text())
+    assert facts["format"] == "g2lstm-onnx"
+    graph = facts["graphs"]["model"]
+    assert graph["file"] == "words.onnx"
+    assert graph["operators"] == "onnx"
+    assert graph["inputs"][:2] == [
+        {"name": "tokens", "type": "int64", "shape": ["time", "batch"]},
+        {"name": "h0", "type": "float", "shape": [1, "batch", 9]},
+    ]
+    assert graph["outputs"][0]["shape"] == ["time", "batch", len(language.tokenizer)]
+    assert facts["carried"] == {"h0_next": "h0", "c0_next": "c0", "h1_next": "h1", "c1_next": "c1"}
+    text = facts["tokens"]["text"]
+    assert (text["begin"], text["end"], text["unknown"]) == (language.tokenizer.eos_id,) * 2 + (0,)
+    assert Tokenizer.load(tmp_path / "out" / text["tokenizer"]).fingerprint == language.tokenizer.fingerprint
+    assert facts["checked"]["difference"] == made.difference <= made.tolerance == facts["checked"]["tolerance"]
+
+
+def test_a_translation_model_has_its_files(translation, tmp_path):
+    made = export_onnx(translation, tmp_path / "out" / "de.en.onnx")
+    assert names(tmp_path / "out") == [
+        "de.en.decoder.onnx", "de.en.encoder.onnx", "de.en.json", "de.en.tokenizer.source.json",
+        "de.en.tokenizer.target.json",
+    ]  # fmt: skip
+    facts = json.loads(made.files[-1].read_text())
+    assert [one["name"] for one in facts["graphs"]["encoder"]["inputs"]] == ["source", "lengths"]
+    given = [one["name"] for one in facts["graphs"]["encoder"]["outputs"]]
+    assert ["tokens", *given] == [one["name"] for one in facts["graphs"]["decoder"]["inputs"]]
+    for side, tokenizer in {"source": translation.source, "target": translation.target}.items():
+        assert facts["tokens"][side]["size"] == len(tokenizer)
+        assert (tmp_path / "out" / facts["tokens"][side]["tokenizer"]).is_file()
+    assert facts["search"] == {"beam": 5, "length_penalty": 1.0}
+
+
+def test_packed_operators_are_told(language, tmp_path):
+    language.model = compress(language.model, "gates=int4; cell=int4")
+    made = export_onnx(language, tmp_path / "words.onnx")
+    assert json.loads(made.files[-1].read_text())["graphs"]["model"]["operators"].endswith("(ONNX Runtime)")
+
+
+@pytest.mark.parametrize("kind", ["language", "translation", "layer"])
+def test_the_example_runs(kind, request, tmp_path):
+    model = g2lstm.G2LSTM(4, 5) if kind == "layer" else request.getfixturevalue(kind)
+    made = export_onnx(model, tmp_path / "it's {odd}" / "model.onnx")
+    scope: dict[str, object] = {}
+    exec(made.example, scope)
+    if kind == "layer":
+        assert scope["output"].shape == (1, 1, 5)
+    else:
+        probabilities = np.exp(scope["log_probabilities"])
+        assert probabilities.sum() == pytest.approx(1, abs=1e-5)
+        assert len(scope["state"]) == 4
+
+
+def test_what_becomes_float32_is_named(language, tmp_path):
+    language.model = compress(language.model, "embedding=int8")
+    with pytest.warns(UserWarning, match="become float32 when the export is loaded: embedding.weight; with int8"):
+        made = export_onnx(language, tmp_path / "words.onnx")
+    assert made.expanded == ("embedding.weight",)
+    language.model = compress(g2lstm.load(language.run.path).model, "gates=round:0.001")
+    with pytest.warns(UserWarning, match=r"layers.0.weight_ih_l0.i, .*hh_l0.f") as caught:
+        made = export_onnx(language, tmp_path / "words.onnx", force=True, activations="int8")
+    assert len(made.expanded) == 8
+    assert "int8" not in str(caught[0].message)
+
+
+def test_nothing_is_replaced_unless_by_force(language, tmp_path):
+    (tmp_path / "words.json").write_text("mine")
+    with pytest.raises(G2Error, match="words.json exists already; choose another name, or replace it by force"):
+        export_onnx(language, tmp_path / "words.onnx")
+    assert not (tmp_path / "words.onnx").exists()
+    export_onnx(language, tmp_path / "words.onnx", force=True)
+    assert (tmp_path / "words.json").read_text() != "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("words", {}, "must end with .onnx, got '.*words'; give a file such as model.onnx"),
+        (".onnx", {}, "must end with .onnx"),
+        ("words.onnx", {"activations": "int4"}, "activations must be one of 'float32', 'int8', got 'int4'"),
+        ("words.onnx", {"eval_gate": "open"}, "eval_gate must be one of"),
+        ("file/words.onnx", {}, "file/words.onnx cannot be written: (File exists|Not a directory)"),
+    ],
+)
+def test_bad_arguments(language, tmp_path, name, options, message):
+    (tmp_path / "file").touch()
+    before = names(tmp_path)
+    with pytest.raises(G2Error, match=message):
+        export_onnx(language, tmp_path / name, **options)
+    assert names(tmp_path) == before
+
+
+@pytest.mark.parametrize("missing", ["onnx", "onnxruntime"])
+def test_without_the_extra(language, tmp_path, monkeypatch, missing):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find(name))
+    with pytest.raises(G2Error, match=rf"an export needs {missing}; install .*: pip install 'g2lstm\[export\]'"):
+        export_onnx(language, tmp_path / "words.onnx")
+
+
+def test_a_full_disk_leaves_nothing(translation, tmp_path, monkeypatch):
+    calls = []
+
+    def fsync(number):
+        calls.append(number)
+        if len(calls) == 4:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    before = names(tmp_path)
+    with pytest.raises(G2Error, match="model.onnx cannot be written: No space left on device; choose another place"):
+        export_onnx(translation, tmp_path / "out" / "model.onnx")
+    assert names(tmp_path) == before
+
+
+def test_an_interruption_leaves_nothing(language, tmp_path, monkeypatch):
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(json, "dumps", interrupt)
+    before = names(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        export_onnx(language, tmp_path / "out" / "model.onnx")
+    assert names(tmp_path) == before
+
+
+def test_more_than_a_file_can_hold(language, tmp_path, monkeypatch):
+    monkeypatch.setattr(exporting, "MOST_BYTES", 1000)
+    with pytest.raises(G2Error, match="an ONNX file holds at most 2.1 GB; compress the model first"):
+        export_onnx(language, tmp_path / "out" / "model.onnx")
+    assert "out" not in names(tmp_path)
+
+
+def test_the_model_is_as_before(language, tmp_path):
+    before = {name: tensor.clone() for name, tensor in language.model.state_dict().items()}
+    language.model.train()
+    export_onnx(language, tmp_path / "words.onnx", eval_gate="tempered")
+    assert language.model.training
+    assert {layer.eval_gate for layer in language.model.lstms} == {"soft"}
+    assert all(torch.equal(tensor, before[name]) for name, tensor in language.model.state_dict().items())
+
+
+def test_nothing_heavy_is_imported_before_it_is_known_to_be_there():
+    tree = ast.parse(Path(exporting.__file__).read_text())
+    modules = [node.module for node in tree.body if isinstance(node, ast.ImportFrom)]
+    modules += [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
+    assert not [module for module in modules if module.startswith(("onnx", "g2lstm.export"))]

@@ -1,0 +1,24 @@
+"""Toy models, made once; nothing is written to the user's cache."""
+
+import pytest
+
+import g2lstm
+from tests.inspect.toys import language_run, translation_run
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("runs")
+        patch.setenv("G2LSTM_CACHE", str(folder / "cache"))
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def language(folder):
+    return g2lstm.load(language_run(folder))
+
+
+@pytest.fixture(scope="session")
+def translation(folder):
+    return g2lstm.load(translation_run(folder))

@@ -1,0 +1,199 @@
+"""What is missing is done, what was cut is resumed, what is done is skipped, and one failure stops no other."""
+
+import json
+import os
+import shutil
+import signal
+
+import pytest
+
+from g2lstm import G2Error, load
+from g2lstm.runs.directory import RunDirectory
+from g2lstm.study import results
+from g2lstm.study.plan import Column, Measurement, Study, TablePlan, methods_with_seeds
+from g2lstm.study.runner import TRAINING, carry_out, jobs_of
+from g2lstm.study.table import build
+from g2lstm.train.loop import Interrupted
+from tests.study.toys import Noting, of_language, write_text
+
+COLUMNS = (
+    Column("test", "trained", Measurement(), paper={"gumbel": 58.2}),
+    Column("svd 2", "trained", Measurement(compression="gates=svd:2"), against=Measurement()),
+    Column("finetuned", "finetuned", Measurement()),
+)
+ROWS = {"sigmoid": "LSTM", "gumbel": "G²"}
+
+
+def make(folder, epochs=1):
+    overrides = [*of_language(folder), f"train.epochs={epochs}", "train.optimizer.name=adamw"]
+    plans = methods_with_seeds("ptb-small", COLUMNS, series="trained", seeds=1, overrides=overrides)
+    plans += methods_with_seeds(
+        "ptb-small-finetune", COLUMNS, series="finetuned", seeds=1, overrides=overrides, starts_from="ptb-small"
+    )
+    kept = tuple(plan for plan in plans if plan.row in ROWS)
+    table = TablePlan("A toy", ROWS, COLUMNS, (("gumbel", "sigmoid"),), source="paper, Table 1")
+    return Study("toy", "A toy", kept, (table,))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    study, out = make(write_text(folder / "data")), folder / "out"
+    watcher = Noting()
+    assert carry_out(jobs_of(study, out), out, watcher) == {}
+    return study, out, watcher
+
+
+def test_everything_that_is_missing_is_done_in_order(finished):
+    study, out, watcher = finished
+    stages = [TRAINING, "test-soft", "test-soft-gates_svd2"]
+    assert watcher.stages == [
+        *((number, stage) for number in (0, 1) for stage in stages),
+        *((number, stage) for number in (2, 3) for stage in stages[:2]),
+    ]
+    assert watcher.ended == [0, 1, 2, 3]
+    assert watcher.shares[-1] == 1
+    jobs = jobs_of(study, out)
+    assert all(job.is_done and not job.stages for job in jobs)
+    assert jobs[0].training.epochs == 1
+    assert load(out / study.plans[2].name).recipe.train.finetune_from == str(out / study.plans[0].name)
+
+
+def test_a_second_time_nothing_is_done(finished):
+    study, out, _ = finished
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+    watcher = Noting()
+    assert carry_out(jobs_of(study, out), out, watcher) == {}
+    assert watcher.stages == []
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_only_what_is_missing_is_measured_again(finished, tmp_path):
+    study, out, _ = finished
+    copied = tmp_path / "out"
+    shutil.copytree(out, copied)
+    (copied / study.plans[1].name / "measured" / "test-soft-gates_svd2.json").unlink()
+    shutil.rmtree(copied / study.plans[0].name / "checkpoints")  # a finished run does not need them any more
+    watcher = Noting()
+    carry_out(jobs_of(study, copied), copied, watcher)
+    assert watcher.stages == [(1, "test-soft-gates_svd2")]
+
+
+def test_the_table_needs_the_run_directories_alone(finished, tmp_path):
+    study, out, _ = finished
+    copied = tmp_path / "elsewhere"
+    shutil.copytree(out, copied)
+    table = build(study.tables[0], study.plans, copied)
+    assert table == build(study.tables[0], study.plans, out)
+    assert not table.is_empty
+    assert [name for name, _ in table.rows] == ["LSTM", "G²", "  paper, Table 1"]
+
+
+def test_an_uncompressed_score_is_in_result_json_as_eval_writes_it(finished):
+    from g2lstm.runs.scoring import score_language
+
+    study, out, _ = finished
+    run = RunDirectory(out / study.plans[1].name)
+    (saved,) = run.results()
+    assert saved == score_language(load(run.path), "test", eval_gate="soft")
+
+
+@pytest.mark.parametrize("cut", [1, 3])
+def test_what_was_cut_is_resumed_and_ends_as_if_nothing_had_happened(finished, tmp_path, cut):
+    _, whole, _ = finished
+    out = tmp_path / "out"
+    moved = make(whole.parent / "data")
+
+    def kill(steps):
+        if steps == cut:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted, match="state is saved"):
+        carry_out(jobs_of(moved, out), out, Noting(kill))
+    jobs = jobs_of(moved, out)
+    assert jobs[0].training is None
+    assert (out / moved.plans[0].name / "checkpoints").is_dir()
+    watcher = Noting()
+    assert carry_out(jobs[:1], out, watcher) == {}
+    assert any("going on from step" in message for message in watcher.messages)
+    name = moved.plans[0].name
+    ours, theirs = (RunDirectory(folder / name).load_weights() for folder in (out, whole))
+    assert all((ours[key] == theirs[key]).all() for key in theirs)
+
+
+def test_killed_while_measuring_what_was_measured_is_kept(finished, tmp_path, monkeypatch):
+    study, whole, _ = finished
+    out = tmp_path / "out"
+    shutil.copytree(whole, out)
+    for file in (out / study.plans[0].name / "measured").glob("test-*.json"):
+        file.unlink()
+
+    class Impatient(Noting):
+        def on_stage(self, number, job, stage):
+            super().on_stage(number, job, stage)
+            if "svd" in stage:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(jobs_of(study, out), out, Impatient())
+    job = jobs_of(study, out)[0]
+    assert [one.name for one in job.missing] == ["test-soft-gates_svd2"]
+    assert list(job.stages) == ["test-soft-gates_svd2"]
+
+
+def test_a_failure_is_told_and_the_others_go_on(finished, tmp_path):
+    study, _, _ = finished
+    out = tmp_path / "out"
+    blocked = out / study.plans[0].name
+    blocked.mkdir(parents=True)
+    (blocked / "something").write_text("of the user's")
+    watcher = Noting()
+    failures = carry_out(jobs_of(study, out), out, watcher)
+    assert set(failures) == {study.plans[0].name, study.plans[2].name}
+    assert "not an empty folder" in failures[study.plans[0].name]
+    assert failures[study.plans[2].name] == f"it starts from {study.plans[0].name}, which has not been trained"
+    assert [job.is_done for job in jobs_of(study, out)] == [False, True, False, True]
+    assert watcher.ended == [0, 1, 2, 3]
+    table = build(study.tables[0], study.plans, out)
+    assert table.rows[0][1][0].text == "-"
+    assert table.comparisons == ()
+
+
+def test_a_run_of_another_recipe_is_refused_but_for_its_minutes(finished, tmp_path):
+    study, out, _ = finished
+    other = make(out.parent / "data", epochs=2)
+    with pytest.raises(G2Error, match="another recipe than this study's .*train.epochs is 1 there, 2 here"):
+        jobs_of(other, out)
+    copied = tmp_path / "out"
+    shutil.copytree(out, copied)
+    file = copied / study.plans[0].name / "recipe.toml"
+    text = "\n".join(line for line in file.read_text().splitlines() if not line.startswith("#"))
+    file.write_text(text.replace("[train]\n", "[train]\nminutes = 90.0\n"))
+    assert jobs_of(study, copied)[0].notes == (f"{study.plans[0].name} was trained with train.minutes=90.0, not None",)
+
+
+def test_only_some_of_the_runs(finished):
+    study, out, _ = finished
+    assert [job.plan.row for job in jobs_of(study, out, ("*gumbel*",))] == ["gumbel", "gumbel"]
+    with pytest.raises(G2Error, match=r"no run of toy is called x\*; there are: ptb-small-sigmoid-seed1"):
+        jobs_of(study, out, ("x*",))
+
+
+def test_a_damaged_measurement_is_told(finished, tmp_path):
+    study, out, _ = finished
+    copied = tmp_path / "out"
+    shutil.copytree(out, copied)
+    file = copied / study.plans[0].name / "measured" / "test-soft.json"
+    file.write_text(file.read_text()[:-30])
+    with pytest.raises(G2Error, match="test-soft.json cannot be read: .*; delete it, and run the study again"):
+        results.measured(file.parent.parent, Measurement())
+
+
+def test_measurements_are_json_of_one_line_a_key(finished):
+    study, out, _ = finished
+    text = (out / study.plans[0].name / "measured" / "test-soft-gates_svd2.json").read_text()
+    values = json.loads(text)
+    assert len(text.splitlines()) == len(values) + 2
+    assert values["compressed"] == "gates=svd:2"
+    assert "|compressed:gates=svd:2|" in values["signature"]
+    assert sum(tokens for _, tokens in values["by_sentence"]) == values["tokens"]

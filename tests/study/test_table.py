@@ -1,0 +1,156 @@
+"""Tables over run directories that were written by hand: means, deviations, differences, comparisons, forms."""
+
+import json
+import statistics
+
+import numpy as np
+import pytest
+
+from g2lstm.study import results
+from g2lstm.study.plan import Column, Measurement, TablePlan, methods_with_seeds
+from g2lstm.study.significance import Term, bootstrap, perplexity_of
+from g2lstm.study.table import build, in_words, signed, to_json, to_markdown
+
+SVD = Measurement(compression="gates=svd:2")
+COLUMNS = (
+    Column("test", "trained", paper={"sigmoid": 58.8, "gumbel": 58.2}),
+    Column("svd 2", "trained", SVD, against=Measurement(), paper={"gumbel": 1.2}),
+    Column("saturated", "trained", what="saturation"),
+    Column("valid", "trained", Measurement("valid")),
+)
+PLAN = TablePlan(
+    "A table", {"sigmoid": "LSTM", "gumbel": "G²"}, COLUMNS, (("gumbel", "sigmoid"),), "paper, Table 3", ("A note.",)
+)
+RUNS = methods_with_seeds("ptb-small", COLUMNS, series="trained", seeds=2)
+
+
+def losses(seed, mean):
+    generator = np.random.default_rng(seed)
+    tokens = generator.integers(3, 30, 60)
+    return [[round(float(n * mean + generator.normal()), 4), int(n)] for n in tokens]
+
+
+def result(seed, mean, **more):
+    rows = losses(seed, mean)
+    nats, tokens = np.sum(rows, axis=0)
+    return {"perplexity": float(np.exp(nats / tokens)), "signature": f"s{seed}", **more, "by_sentence": rows}
+
+
+@pytest.fixture
+def out(tmp_path):
+    means = {"sigmoid": 4.5, "gumbel": 4.4, "sharpened": 4.6}
+    for run in RUNS:
+        path = tmp_path / run.name
+        mean = means[run.row] + 0.02 * run.seed
+        results.keep(path, Measurement(), result(7, mean, trained_on="9 of about 10 pairs"))
+        results.write(path / "measured" / "training.json", {"epochs": 18.75, "seconds": 60.0, "step": 5})
+        if (run.row, run.seed) != ("sigmoid", 2):
+            results.keep(path, SVD, result(7, mean + 0.05))
+        lines = [
+            {"kind": "valid", "loss": 3.0, "saturation/a/input": 0.9, "saturation/a/forget": 0.9},
+            {"kind": "valid", "loss": 2.0, "saturation/a/input": 0.2, "saturation/a/forget": 0.4},
+            {"kind": "train", "loss": 1.0},
+        ]
+        (path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    return tmp_path
+
+
+def scores(out, row, measurement):
+    found = [results.measured(out / run.name, measurement) for run in RUNS if run.row == row]
+    return [results.score_of(one) for one in found if one]
+
+
+def test_cells_are_means_and_deviations_over_seeds(out):
+    table = build(PLAN, RUNS, out)
+    assert table.headings == ("test", "svd 2", "saturated", "valid")
+    assert [name for name, _ in table.rows] == ["LSTM", "  paper, Table 3", "G²", "  paper, Table 3"]
+    ours = scores(out, "gumbel", Measurement())
+    test, svd, saturated, valid = table.rows[2][1]
+    assert test.values == tuple(ours)
+    assert test.text == f"{statistics.fmean(ours):.2f} ± {statistics.stdev(ours):.2f}"
+    differences = [b - a for a, b in zip(ours, scores(out, "gumbel", SVD), strict=True)]
+    assert svd.values == pytest.approx(differences)
+    assert svd.text == f"+{statistics.fmean(differences):.2f} ± {statistics.stdev(differences):.2f}"
+    assert saturated.text == "30% ± 0%", "of the best validation"
+    assert valid.text == "-"
+
+
+def test_what_is_missing_is_said(out):
+    table = build(PLAN, RUNS, out)
+    assert table.rows[0][1][1].text.endswith("(1 of 2)")
+    assert len(table.rows[0][1][1].values) == 1
+
+
+def test_the_papers_figures_stand_below(out):
+    table = build(PLAN, RUNS, out)
+    assert [cell.text for cell in table.rows[1][1]] == ["58.80", "", "", ""]
+    assert [cell.text for cell in table.rows[3][1]] == ["58.20", "+1.20", "", ""]
+
+
+def test_comparisons_are_bootstraps_over_the_same_sentences(out):
+    table = build(PLAN, RUNS, out)
+    assert [(one.rows, one.column) for one in table.comparisons] == [
+        (("G²", "LSTM"), "test"),
+        (("G²", "LSTM"), "svd 2"),
+    ]
+    by_run = {
+        (run.row, run.seed, way): results.measured(out / run.name, way) for run in RUNS for way in (Measurement(), SVD)
+    }
+
+    def rows(row, way, seeds):
+        return [results.sentences_of(by_run[row, seed, way]) for seed in seeds]
+
+    plain = [Term(1, rows("gumbel", Measurement(), (1, 2))), Term(-1, rows("sigmoid", Measurement(), (1, 2)))]
+    assert table.comparisons[0].difference == bootstrap(plain, perplexity_of, block=10)
+    twice = [  # of the seeds that both have
+        Term(1, rows("gumbel", SVD, (1,))), Term(-1, rows("sigmoid", SVD, (1,))),
+        Term(-1, rows("gumbel", Measurement(), (1,))), Term(1, rows("sigmoid", Measurement(), (1,))),
+    ]  # fmt: skip
+    assert table.comparisons[1].difference == bootstrap(twice, perplexity_of, block=10)
+    value, low, high, _ = table.comparisons[0].difference
+    words = ("G² − LSTM", "test", f"{value:+.2f}", f"{low:+.2f} to {high:+.2f}", "< 0.002")
+    assert in_words(table.comparisons[0]) == words
+
+
+def test_notes_tell_epochs_and_partial_data(out):
+    notes = build(PLAN, RUNS, out).notes
+    assert notes == (
+        "A note.",
+        "Epochs of ptb-small: 18.8/18.8 in every row.",
+        "ptb-small was trained on 9 of about 10 pairs.",
+    )
+
+
+def test_as_markdown(out):
+    lines = to_markdown(build(PLAN, RUNS, out)).splitlines()
+    assert lines[0] == "### A table"
+    assert lines[2] == "|  | test | svd 2 | saturated | valid |"
+    assert lines[3] == "| --- | --- | --- | --- | --- |"
+    assert lines[5] == "| paper, Table 3 | 58.80 |  |  |  |"
+    assert any(line.startswith("| G² − LSTM | test | ") for line in lines)
+    assert "- ptb-small-gumbel-seed2: `s7`" in lines
+
+
+def test_as_json(out):
+    table = json.loads(json.dumps(to_json(build(PLAN, RUNS, out))))
+    assert table["rows"][2]["row"] == "G²"
+    assert table["rows"][2]["cells"][0]["values"] == scores(out, "gumbel", Measurement())
+    assert set(table["comparisons"][0]) == {"rows", "column", "value", "low", "high", "p_value"}
+    assert table["signatures"]["ptb-small-gumbel-seed1"] == "s7"
+
+
+def test_without_any_run_there_is_nothing_but_the_paper(tmp_path):
+    table = build(PLAN, RUNS, tmp_path)
+    assert table.is_empty
+    assert {cell.text for cell in table.rows[0][1]} == {"-"}
+    assert table.comparisons == ()
+
+
+def test_rows_that_were_trained_for_other_numbers_of_epochs_are_told(out):
+    results.write(out / RUNS[0].name / "measured" / "training.json", {"epochs": 20.0, "seconds": 60.0, "step": 5})
+    assert build(PLAN, RUNS, out).notes[1] == "Epochs of ptb-small: 20.0/18.8 in LSTM; 18.8/18.8 in G²."
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.004, "+0.00"), (-0.004, "+0.00"), (-0.006, "-0.01"), (1.234, "+1.23")])
+def test_no_difference_is_minus_nothing(value, text):
+    assert signed(value) == text

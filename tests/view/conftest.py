@@ -1,0 +1,124 @@
+"""Toy runs behind a server; nothing is written to the user's cache."""
+
+import shutil
+import threading
+import time
+import warnings
+
+import pytest
+
+from g2lstm.inspect.runs import named_runs
+from tests.inspect.toys import language_run, translation_run
+
+BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("runs")
+        patch.setenv("G2LSTM_CACHE", str(folder / "cache"))
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def paths(folder):
+    """Two language models and one that translates."""
+    return [
+        language_run(folder, "g2", method="gumbel"),
+        language_run(folder, "lstm", method="sigmoid"),
+        translation_run(folder, "mt"),
+    ]
+
+
+@pytest.fixture
+def make_runs(paths):
+    from g2lstm.view.run import ViewedRun
+
+    return lambda: [ViewedRun(name, directory) for name, directory in named_runs(paths).items()]
+
+
+@pytest.fixture
+def make_client():
+    """Clients of applications that have loaded what they can."""
+    from starlette.testclient import TestClient
+
+    from g2lstm.view.server import create_app
+
+    clients = []
+
+    def make(runs, wait=True, **options):
+        client = TestClient(create_app(runs, **options), base_url="http://127.0.0.1", raise_server_exceptions=False)
+        clients.append(client.__enter__())
+        while wait and any(run.state == "loading" for run in runs):
+            time.sleep(0.01)
+        return client
+
+    yield make
+    for client in clients:
+        client.__exit__(None, None, None)
+
+
+@pytest.fixture
+def client(make_client, make_runs):
+    return make_client(make_runs())
+
+
+@pytest.fixture(scope="module")
+def address(paths):
+    """Of a real server, in a thread of its own."""
+    import uvicorn
+
+    from g2lstm.cli.view import _listen
+    from g2lstm.view.run import ViewedRun
+    from g2lstm.view.server import create_app
+
+    runs = [ViewedRun(name, directory) for name, directory in named_runs(paths).items()]
+    listening = _listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(create_app(runs), log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    while not server.started or any(run.state == "loading" for run in runs):
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+    server.should_exit = True
+    thread.join()
+    listening.close()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("there is no chromium on PATH; on Debian: apt-get install chromium")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with playwright.sync_playwright() as started:
+            browser = started.chromium.launch(executable_path=found, args=BROWSER, timeout=120_000)
+            yield browser
+            browser.close()
+
+
+@pytest.fixture
+def open_page(browser, address):
+    """Opens the page at an address's end, and fails if the browser has complained by the end of the test."""
+    complaints, contexts = [], []
+
+    def open_(end="", width=1200, height=900, scheme="light", wait=".word"):
+        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(address + end)
+        if wait:
+            page.wait_for_selector(wait)
+        return page
+
+    open_.complaints = complaints
+    yield open_
+    for context in contexts:
+        context.close()
+    assert complaints == []

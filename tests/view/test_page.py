@@ -1,0 +1,278 @@
+"""The page in a real browser: what a visitor does, and what it shows."""
+
+import re
+
+import pytest
+import torch
+
+from tests.view.test_server import GATES, expected_gates
+
+expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
+expect.set_options(timeout=60_000)
+
+TEXT = "the cat sat on the mat ."
+EXAMPLE = "a dog saw the cat , which ran ."
+START = "#text=the+cat+sat+on+the+mat+.&a=g2"
+
+
+def cells(page, column="a", layer=0, gate="input"):
+    rows = page.locator(f"[data-column={column}] .words").nth(layer)
+    return rows.locator(f".cell[data-gate={gate}]").all_inner_texts()
+
+
+def type_sentence(page, text):
+    page.get_by_label("Sentence", exact=True).fill(text)
+    page.keyboard.press("Enter")
+
+
+def words_of(page, column="a", layer=0):
+    return page.locator(f"[data-column={column}] .words").nth(layer).locator(".word")
+
+
+def tokens(page, column="a", layer=0):
+    return page.locator(f"[data-column={column}] .words").nth(layer).locator(".token").all_inner_texts()
+
+
+def test_at_first_two_runs_read_an_example(open_page):
+    page = open_page()
+    assert page.get_by_label("Run", exact=True).input_value() == "g2"
+    assert page.get_by_label("Run to compare with").input_value() == "lstm"
+    assert tokens(page) == tokens(page, "b") == ["<eos>", *EXAMPLE.split()]
+    assert cells(page) != cells(page, "b")
+
+
+def test_a_typed_sentence_changes_the_heat_map(open_page, paths):
+    page = open_page(START)
+    before = cells(page)
+    type_sentence(page, "no dog ran .")
+    expect(words_of(page)).to_have_count(5)
+    assert tokens(page) == ["<eos>", "no", "dog", "ran", "."]
+    assert cells(page) != before[:5]
+    for layer, gates in enumerate(expected_gates(paths[0], "no dog ran .")):
+        for gate in GATES:
+            means = [float(text.replace("1.0", "1")) for text in cells(page, layer=layer, gate=gate)]
+            torch.testing.assert_close(torch.tensor(means), gates[gate].mean(1), rtol=0, atol=0.0051)
+    shown = page.locator(".next li").all_inner_texts()
+    assert len(shown) == 10
+    assert all(re.search(r"\d\.\d %", line) for line in shown)
+
+
+def test_typing_alone_is_enough_and_examples_can_be_picked(open_page):
+    page = open_page(START)
+    page.get_by_label("Sentence", exact=True).fill("a cat")
+    expect(words_of(page)).to_have_count(3)
+    page.get_by_label("Pick a sentence").select_option(index=1)
+    expect(words_of(page)).to_have_count(10)
+    assert page.get_by_label("Sentence", exact=True).input_value() == EXAMPLE
+
+
+def test_runs_modes_layers_and_gates_can_be_switched(open_page):
+    page = open_page(START)
+    layers = page.locator("[data-column=a] .layers")
+    soft = layers.text_content()
+    page.get_by_label("Run", exact=True).select_option("lstm")
+    expect(layers).not_to_have_text(soft)
+    other = layers.text_content()
+    page.get_by_label("Reading of the gates").first.select_option("hard")
+    expect(layers).not_to_have_text(other)
+    assert page.locator("[data-column=a] .words").count() == 2
+    second = cells(page, layer=1)
+    page.locator("#layer").select_option("layers.1")
+    assert page.locator("[data-column=a] .words").count() == 1
+    assert cells(page) == second
+    page.locator("#rows input[value=forget]").check()
+    assert page.locator("[data-column=a] .word").first.locator(".cell").count() == 1
+    assert cells(page, gate="input") == []
+    page.locator("#value").select_option("decided")
+    assert set(cells(page, gate="forget")) == {"1.0"}  # hard gates are all decided
+
+
+def test_two_runs_side_by_side_show_the_units_of_one_word(open_page):
+    page = open_page(f"{START}&b=lstm")
+    page.locator("[data-column=a] .words").nth(1).locator(".word").nth(2).locator("[data-gate=input]").click()
+    page.wait_for_selector("[data-column=b] .units canvas")
+    page.wait_for_selector("[data-column=b] .plot .main-svg")
+    for column in "ab":
+        panel = page.locator(f"[data-column={column}] .units")
+        assert panel.locator("h3").first.inner_text() == "Units of “cat” in layer 2"
+        assert panel.locator("input[value=input]").is_checked()
+        assert "6 units: mean" in panel.inner_text()
+    a, b = (page.locator(f"[data-column={c}] .units canvas").get_attribute("aria-label") for c in "ab")
+    assert a != b
+    page.locator("[data-column=a]").get_by_label("Unit", exact=True).fill("3")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-column=b] .plot .xtick")
+    expect(page.locator("[data-column=b] .units .plot").nth(1).locator(".xtick")).to_have_count(8)
+    page.locator("[data-column=a]").get_by_role("button", name="Close").click()
+    assert page.locator(".units:visible").count() == 0
+
+
+def test_a_permalink_shows_the_same(open_page):
+    page = open_page(f"{START}&b=lstm")
+    page.get_by_label("Reading of the gates").nth(1).select_option("tempered")
+    page.locator("#layer").select_option("layers.1")
+    page.locator("#rows input[value=output]").check()
+    page.get_by_label("stretch colours").check()
+    page.locator("[data-column=b] .word").nth(3).click()
+    page.wait_for_selector("[data-column=b] .plot .main-svg")
+    link = page.url[page.url.index("#") :]
+    other = open_page(link, wait="[data-column=b] .plot .main-svg")
+    assert other.url == page.url
+    for look in ("#columns", "#layer", ".legend"):
+        assert other.locator(look).inner_text() == page.locator(look).inner_text()
+    assert other.locator("[data-column=b] [aria-pressed=true] .token").inner_text() == "sat"
+    assert cells(other, "b", gate="output") == cells(page, "b", gate="output")
+    assert other.locator("[data-column=b] select").nth(1).input_value() == "tempered"
+
+
+def test_links_that_make_no_sense_are_harmless(open_page):
+    page = open_page(
+        "#text=the+cat&a=nowhere&rows=x&agate=open&at=layers.9:99&unit=-4&layer=none&__proto__=1", wait=None
+    )
+    page.wait_for_selector("text=The link names the run “nowhere”")
+    page.get_by_label("Run", exact=True).select_option("g2")
+    page.wait_for_selector(".word")
+    assert tokens(page) == ["<eos>", "the", "cat"]
+    assert page.locator(".units:visible").count() == 0
+
+
+def test_by_keyboard(open_page):
+    page = open_page(START)
+    words = page.locator("[data-column=a] .words").first.locator(".word")
+    words.first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.dataset.position") == "2"
+    assert page.locator("#tip").inner_text().startswith("cat")
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.closest('.words').dataset.layer") == "layers.1"
+    page.keyboard.press("End")
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".units canvas")
+    assert page.locator(".units h3").first.inner_text() == "Units of “the” in layer 2"
+    page.wait_for_selector(".plot .main-svg")
+    assert page.evaluate("document.activeElement.dataset.position") == "1"  # the focus is where it was
+    named = "e => e.labels?.length || e.getAttribute('aria-label') || e.textContent.trim()"
+    assert page.evaluate(f"[...document.querySelectorAll('select, input, textarea, button')].every({named})")
+
+
+def test_hovering_shows_the_values(open_page, paths):
+    page = open_page(START)
+    page.locator("[data-column=a] .word").nth(2).hover()
+    value = expected_gates(paths[0], TEXT)[0]["forget"][2].mean().item()
+    assert f"forget {value:.4f}"[:-1] in page.locator("#tip").inner_text()
+
+
+def test_html_in_the_text_stays_text(open_page):
+    page = open_page(START)
+    evil = "<img src=x onerror=alert(1)> <script>alert(2)</script> &amp; cat"
+    page.on("dialog", lambda dialog: open_page.complaints.append(dialog.message))
+    type_sentence(page, evil)
+    page.wait_for_selector("text=<script>alert(2)</script>")
+    assert tokens(page)[1:] == evil.split()
+    page.locator("[data-column=a] .word").nth(4).click()
+    page.wait_for_selector(".units canvas")
+    page.locator("[data-column=a]").get_by_label("Unit", exact=True).fill("1")
+    page.keyboard.press("Enter")
+    expect(page.locator("[data-column=a] .units .plot").nth(1).locator(".xtick")).to_have_count(7)
+    assert page.locator("main img, main script").count() == 0
+
+
+def test_messages(open_page):
+    page = open_page(START)
+    status = page.locator("[data-column=a] .status")
+    type_sentence(page, "")
+    page.wait_for_selector("text=Type a sentence, or pick one")
+    type_sentence(page, "cat " * 201)
+    page.wait_for_selector("text=The sentence has 201 words, and at most 200 are read.")
+    type_sentence(page, "x" * 4001)
+    page.wait_for_selector("text=The text has 4,001 characters")
+    type_sentence(page, "zebras yodel")
+    page.wait_for_selector("text=None of these words is in the model's vocabulary")
+    assert page.locator("[data-column=a] .word.unknown").count() == 4
+    type_sentence(page, "the cats sat")
+    page.wait_for_selector("text=1 of 3 words is unknown")
+    type_sentence(page, TEXT)
+    expect(words_of(page)).to_have_count(8)
+    assert status.inner_text() == ""
+    assert [c for c in open_page.complaints if "400" not in c] == []
+    open_page.complaints.clear()  # the browser reports the refused request itself
+
+
+def test_while_a_run_loads_and_when_it_failed(open_page):
+    page = open_page(START)
+    states = iter(["loading", "loading", "failed"])
+
+    def answer(route):
+        real = route.fetch().json()
+        real["runs"][0] |= {"state": next(states, "ready"), "message": "its file is broken"}
+        route.fulfill(json=real)
+
+    page.route("**/api/runs", answer)
+    page.reload()
+    page.wait_for_selector("text=g2 is loading …")
+    page.wait_for_selector("text=g2 cannot be shown: its file is broken")
+
+
+def test_when_the_server_is_gone_and_comes_back(open_page):
+    page = open_page(START)
+    page.route("**/api/**", lambda route: route.abort())
+    type_sentence(page, "a dog")
+    page.wait_for_selector("text=The server does not answer")
+    page.unroute("**/api/**")
+    expect(words_of(page)).to_have_count(3)
+    assert page.locator("#gone").is_hidden()
+    open_page.complaints.clear()  # the browser reports the failed requests itself
+
+
+def test_a_translation_and_its_attention(open_page):
+    page = open_page("#a=mt&text=die+katze+lief+.")
+    assert page.locator("[data-column=a] .words").count() == 5
+    produced = page.locator(".attention tbody tr").count()
+    assert page.locator(".attention thead th").all_inner_texts()[-1] == "<eos>"
+    assert page.locator(".attention tbody td").count() == produced * len(tokens(page))
+    page.locator("#layer").select_option("encoder.0 backward")
+    assert page.locator("[data-column=a] h3").first.inner_text().startswith("Encoder 1, backward")
+
+
+def test_histograms_over_many_sentences(open_page):
+    page = open_page(START)
+    page.get_by_text("Gates over many sentences").first.click()
+    page.wait_for_selector("text=text tokens of valid; evaluation, soft gates")
+    page.wait_for_selector(".split .main-svg")
+    assert page.locator("[data-column=a] .split .plot").count() == 2
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_all_without_sideways_scrolling(open_page, scheme):
+    page = open_page(f"{START}&b=lstm&at=layers.0:2&unit=1", width=360, height=740, scheme=scheme)
+    page.wait_for_selector(".plot .main-svg")
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    assert page.locator("[data-column=a] .words li[data-labels]").count() > 2  # the letters stand at each new line
+    lightness = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
+    assert (sum(lightness) < 200) == (scheme == "dark")
+
+
+def test_the_theme_can_be_chosen_and_is_kept(open_page):
+    page = open_page(START)
+    colour = "getComputedStyle(document.querySelector('.cell')).backgroundColor"
+    light = page.evaluate(colour)
+    for _ in range(2):
+        page.get_by_role("button", name="Theme").click()
+    assert page.get_by_role("button", name="Theme: dark").is_visible()
+    assert page.evaluate(colour) != light
+    page.reload()
+    page.wait_for_selector(".word")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_plotly_comes_only_when_it_is_needed(open_page):
+    page = open_page(START)
+    assert page.evaluate("performance.getEntriesByType('resource').filter(e => e.name.includes('plotly')).length") == 0
+    page.locator("[data-column=a] .word").nth(1).click()
+    page.wait_for_selector(".plot .main-svg")
+    assert page.evaluate("performance.getEntriesByType('resource').filter(e => e.name.includes('plotly')).length") == 1
