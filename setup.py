@@ -17,12 +17,12 @@ KERNELS = {
         "flags": {},
         "link": [],
     },
-    "compress": {
-        "sources": ["g2lstm/compress/csrc/stack.cpp"],
+    "compression": {
+        "sources": ["g2lstm/compression/csrc/stack.cpp"],
         "depends": [
-            "g2lstm/compress/csrc/block.h",
-            "g2lstm/compress/csrc/products.h",
-            "g2lstm/compress/csrc/team.h",
+            "g2lstm/compression/csrc/block.h",
+            "g2lstm/compression/csrc/products.h",
+            "g2lstm/compression/csrc/team.h",
             "g2lstm/nn/csrc/simd.h",
         ],
         "flags": {"_kernel_avx2": ["-mf16c"], "_kernel_avx512": ["-mavx512vnni"]},

@@ -146,7 +146,7 @@ class Harness:
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.random = folder, random.Random(seed)
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["g2lstm.train.call", "torch.utils.tensorboard"])
+        self.context.set_forkserver_preload(["g2lstm.training.call", "torch.utils.tensorboard"])
         for task in TASKS:
             write_data(task, folder / "data" / task)
         self.references = {task: self._reference(task) for task in TASKS}
@@ -249,7 +249,7 @@ def write_data(task: str, folder: Path) -> None:
 def final_weights(run: Path) -> dict[str, Any]:
     """The last weights and the best ones."""
     from g2lstm.runs.directory import RunDirectory
-    from g2lstm.train.checkpoint import latest_checkpoint
+    from g2lstm.training.checkpoint import latest_checkpoint
 
     state, problems = latest_checkpoint(run / "checkpoints")
     if state is None or problems or not state["progress"]["finished"]:

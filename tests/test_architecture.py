@@ -7,8 +7,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "g2lstm"
 ROOMS = [
-    "errors", "version", "nn", "data", "config", "lm", "mt", "compress", "runs", "train", "inspect", "export", "view",
-    "study", "bench", "cli",
+    "errors", "version", "nn", "data", "config", "lm", "mt", "compression", "runs", "training", "inspect", "export",
+    "view", "study", "bench", "cli",
 ]  # fmt: skip
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from g2lstm.bench.measure import interleaved
-from g2lstm.compress.measure import GroupSize, group_sizes
-from g2lstm.compress.model import compress
-from g2lstm.compress.spec import Spec
+from g2lstm.compression.measure import GroupSize, group_sizes
+from g2lstm.compression.model import compress
+from g2lstm.compression.spec import Spec
 from g2lstm.errors import G2Error
 from g2lstm.mt.translate import translate
 from g2lstm.runs.compressed import write_run
@@ -148,7 +148,7 @@ def _speed(before: Trained, after: Trained, scoring: Scoring | None) -> dict[str
 
 
 def _stepping(trained: TrainedLanguageModel) -> Callable[[], object]:
-    from g2lstm.compress.stream import stream
+    from g2lstm.compression.stream import stream
 
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(trained.model.vocabulary_size, (_STEPS,), generator=generator).tolist()

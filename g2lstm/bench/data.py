@@ -13,7 +13,7 @@ from g2lstm.bench.measure import peak_memory
 from g2lstm.config import LmRecipe
 from g2lstm.data.corpus import prepare_stream, prepare_tokenizer
 from g2lstm.runs.models import build_language_model
-from g2lstm.train.lm import LanguageModelTask
+from g2lstm.training.lm import LanguageModelTask
 
 WORDS, LINE = 5000, 20
 

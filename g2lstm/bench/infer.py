@@ -12,9 +12,9 @@ from torch import nn
 from g2lstm.bench import peers
 from g2lstm.bench.measure import median_ratio
 from g2lstm.bench.peers import Runner, Vectors
-from g2lstm.compress.model import compress, encoded_matrices
-from g2lstm.compress.spec import PRESETS
-from g2lstm.compress.stream import stream
+from g2lstm.compression.model import compress, encoded_matrices
+from g2lstm.compression.spec import PRESETS
+from g2lstm.compression.stream import stream
 from g2lstm.errors import G2Error
 
 PEERS = {

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from g2lstm.bench.compression import Scoring, Show, Trained, compress_timed, measure, metric_of, score
-from g2lstm.compress.spec import GROUPS, PRESETS, Spec
+from g2lstm.compression.spec import GROUPS, PRESETS, Spec
 from g2lstm.errors import G2Error
 from g2lstm.runs.compressed import write_json
 from g2lstm.version import __version__

@@ -141,7 +141,7 @@ def infer(
 
 def _infer_stacks(rounds: int, as_json: bool) -> None:
     from g2lstm.bench import infer as infer_bench
-    from g2lstm.compress.kernel import find
+    from g2lstm.compression.kernel import find
 
     with Progress(*progress_columns(), console=error_console(), transient=True) as progress:
         bar = progress.add_task("measuring", total=len(infer_bench.STACKS) * rounds)

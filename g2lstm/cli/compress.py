@@ -13,7 +13,7 @@ from rich.table import Table
 from g2lstm.cli.options import DataDir, Json, Run
 from g2lstm.cli.output import console, error_console
 from g2lstm.cli.progress import bar
-from g2lstm.compress.spec import PRESETS
+from g2lstm.compression.spec import PRESETS
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def compress(
     as_json: Json = False,
 ) -> None:
     """As `HELP` tells."""
-    from g2lstm.compress.spec import Spec
+    from g2lstm.compression.spec import Spec
 
     if (spec is None) != sweep:
         what = "give a SPEC, such as small, or --sweep" if spec is None else "--sweep takes no SPEC; leave one out"

@@ -92,7 +92,7 @@ def _look(runs: Sequence[Path], report: Path, is_done: bool) -> None:
 
 def _compress(run: Path, folder: Path, show: Any) -> None:
     from g2lstm.bench.compression import Scoring, compress_timed, measure, score
-    from g2lstm.compress.spec import Spec
+    from g2lstm.compression.spec import Spec
     from g2lstm.runs.compressed import TABLE, new_folder, write_json
     from g2lstm.runs.trained import load
 
@@ -119,12 +119,14 @@ def demo_rows(study: "Study", out: Path) -> tuple[list[dict[str, Any]], tuple[st
 
     (plan,) = study.tables
     table = build(plan, study.plans, out)
+    chances = {one.column: one.difference.p_value for one in table.comparisons}
     rows = []
     for index, column in enumerate(plan.columns):
         unit = "share" if column.what == "saturation" else "change" if column.against else "perplexity"
         title = f"  gates {column.title}" if column.against else column.title
         values = [cells[index].values for _, cells in table.rows]
-        rows.append(_row(title, unit, [value[0] if value else None for value in values]))
+        row = _row(title, unit, [value[0] if value else None for value in values])
+        rows.append(row | {"p_value": chances.get(column.title)})
     reports = [
         json.loads((default_folder(out / run.name, PRESET) / TABLE).read_text(encoding="utf-8")) for run in study.plans
     ]
@@ -151,8 +153,11 @@ def _table(rows: Sequence[dict[str, Any]], title: str) -> Table:
     table.add_column("")
     for title in METHODS.values():
         table.add_column(title, justify="right")
+    table.add_column("p", justify="right")
     for row in rows:
-        table.add_row(row["what"], *(_shown(row[method], row["unit"]) for method in METHODS))
+        chance = row.get("p_value")
+        values = [_shown(row[method], row["unit"]) for method in METHODS]
+        table.add_row(row["what"], *values, "" if chance is None else f"{chance:.3f}")
     return table
 
 

@@ -19,8 +19,8 @@ from g2lstm.cli.train import BarObserver
 if TYPE_CHECKING:
     from g2lstm.study.runner import Job
     from g2lstm.study.table import Table as Found
-    from g2lstm.train.loop import Progress
-    from g2lstm.train.task import Validation
+    from g2lstm.training.loop import Progress
+    from g2lstm.training.task import Validation
 
 
 class StudyBar:
@@ -107,7 +107,7 @@ def study_bar() -> Bar:
 def carry_out(jobs: "list[Job]", out: Path, data_dir: Path | None = None) -> dict[str, str]:
     """Does the jobs under a bar; stopped by Ctrl-C, exits with 130."""
     from g2lstm.study.runner import carry_out as do
-    from g2lstm.train.loop import Interrupted
+    from g2lstm.training.loop import Interrupted
 
     bar = study_bar()
     try:

@@ -14,8 +14,8 @@ from g2lstm.cli.options import DataDir, Set
 from g2lstm.cli.output import console, error_console
 
 if TYPE_CHECKING:
-    from g2lstm.train.progress import Progress
-    from g2lstm.train.task import Validation
+    from g2lstm.training.progress import Progress
+    from g2lstm.training.task import Validation
 
 
 _SECONDS_BETWEEN_LINES = 30.0  # in a log, where a bar cannot be drawn
@@ -96,8 +96,8 @@ def train(
         return
     chosen = load_recipe(recipe, overrides or ())
 
-    from g2lstm.train.progress import Interrupted
-    from g2lstm.train.start import train as start
+    from g2lstm.training.progress import Interrupted
+    from g2lstm.training.start import train as start
 
     folder = out
     if folder is None:  # the recipe of a run means that run

@@ -23,9 +23,9 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from g2lstm.compress.matrix import LowRank
-from g2lstm.compress.model import encoded_matrices
-from g2lstm.compress.table import CompressedEmbedding
+from g2lstm.compression.matrix import LowRank
+from g2lstm.compression.model import encoded_matrices
+from g2lstm.compression.table import CompressedEmbedding
 from g2lstm.errors import G2Error
 from g2lstm.export.weights import ACCURACY
 from g2lstm.lm.model import LanguageModel

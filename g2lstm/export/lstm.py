@@ -8,8 +8,8 @@ import torch
 from onnx import TensorProto
 from torch import Tensor, nn
 
-from g2lstm.compress.lstm import LETTERS, CompressedLSTM
-from g2lstm.compress.matrix import Dense, Encoded
+from g2lstm.compression.lstm import LETTERS, CompressedLSTM
+from g2lstm.compression.matrix import Dense, Encoded
 from g2lstm.export.graph import FLOAT, Graph
 from g2lstm.export.weights import Floats, Matrix, expanded, is_expanded, product
 from g2lstm.nn.gate import GateRule

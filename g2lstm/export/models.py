@@ -5,8 +5,8 @@ import math
 import numpy as np
 from torch import Tensor, nn
 
-from g2lstm.compress.matrix import Dense
-from g2lstm.compress.table import CompressedTable
+from g2lstm.compression.matrix import Dense
+from g2lstm.compression.table import CompressedTable
 from g2lstm.export.graph import FLOAT, INTEGER, TRUTH, Graph
 from g2lstm.export.lstm import Sequences, State, floats, layers_of, run, step
 from g2lstm.export.weights import Matrix, lookup, product

@@ -126,7 +126,7 @@ def _require_extra() -> None:
 
 def _checked_module(model: nn.Module) -> "LanguageModel | TranslationModel | nn.LSTM | G2LSTM":
     """The model in float32 on the CPU, if it is one that can be exported; a copy where it is not so itself."""
-    from g2lstm.compress.lstm import CompressedLSTM
+    from g2lstm.compression.lstm import CompressedLSTM
 
     if not isinstance(model, LanguageModel | TranslationModel | nn.LSTM | G2LSTM):
         raise G2Error(

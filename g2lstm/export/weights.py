@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
-from g2lstm.compress.matrix import Dense, Encoded, Grid, GroupInt4, LowRank, RowInt8
+from g2lstm.compression.matrix import Dense, Encoded, Grid, GroupInt4, LowRank, RowIntegers
 from g2lstm.export.graph import MICROSOFT, Graph
 
 Floats = npt.NDArray[np.float32]
@@ -132,7 +132,7 @@ def _piece(matrix: Matrix) -> _Values | _Codes:
         case Grid():
             scales = np.full((encoded.shape[0], 1), np.float32(encoded.step), dtype=np.float32)
             codes, group = encoded.codes, None
-        case RowInt8():
+        case RowIntegers():
             scales = encoded.scales.numpy()[:, np.newaxis]
             codes, group = encoded.codes, None
         case GroupInt4():

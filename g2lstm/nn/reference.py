@@ -19,15 +19,14 @@ def _run_direction(
     backwards: bool,
 ) -> LayerOutput:
     weights = weights.dropped
-    from_x = weights.from_x(x)
-    steps = from_x.unbind(0) if batch_sizes is None else from_x.split(batch_sizes.tolist())
+    steps = x.unbind(0) if batch_sizes is None else x.split(batch_sizes.tolist())
     noises: tuple[Tensor | None, ...] = (None,) * len(steps)
     if noise is not None:
         noises = noise.unbind(0) if batch_sizes is None else noise.split(batch_sizes.tolist())
     outputs: list[Tensor] = [h] * len(steps)
     for t in reversed(range(len(steps))) if backwards else range(len(steps)):
         n = len(steps[t])  # sequences that reach this step; they come first in the batch
-        i, f, g, o = rule(steps[t] + weights.from_h(h[:n]), noises[t])
+        i, f, g, o = rule(weights.from_x(steps[t]) + weights.from_h(h[:n]), noises[t])
         c_now = f * c[:n] + i * g
         h_now = o * torch.tanh(c_now)
         if weights.w_r is not None:

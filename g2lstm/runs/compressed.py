@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import nn
 
-from g2lstm.compress import storage
-from g2lstm.compress.model import encoded_matrices, install_
-from g2lstm.compress.spec import PRESETS, Spec
+from g2lstm.compression import storage
+from g2lstm.compression.model import encoded_matrices, install_
+from g2lstm.compression.spec import PRESETS, Spec
 from g2lstm.data.cache import write_atomically
 from g2lstm.errors import G2Error
 from g2lstm.runs.directory import COMPRESSED, RunDirectory

@@ -13,7 +13,7 @@ import safetensors
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from g2lstm.compress.header import ENTRY, parse_header, spec_of
+from g2lstm.compression.header import ENTRY, parse_header, spec_of
 from g2lstm.config import Recipe, load_recipe, recipe_hash, recipe_to_toml
 from g2lstm.config.load import TASKS, task_of
 from g2lstm.config.sealed import seal

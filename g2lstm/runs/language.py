@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from g2lstm.compress.model import encoded_matrices
-from g2lstm.compress.stream import TokenSession, can_replace, stream
+from g2lstm.compression.model import encoded_matrices
+from g2lstm.compression.stream import TokenSession, can_replace, stream
 from g2lstm.config.lm import LmRecipe
 from g2lstm.data.corpus import TokenStream, prepare_stream
 from g2lstm.data.registry import lm_files
@@ -64,7 +64,7 @@ class TrainedLanguageModel:
         return prepare_stream(files[split], self.tokenizer)
 
     def stream(self, threads: int | None = None) -> TokenSession:
-        """A session whose `step` takes a token id and returns the log-probabilities of the next; see `compress.stream`.
+        """A session whose `step` takes a token id and returns the log-probabilities of the next; see `g2lstm.stream`.
 
         Args:
             threads: at most so many; torch's number if not given.

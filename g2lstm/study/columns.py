@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from g2lstm.compress.spec import PRESETS, Spec
+from g2lstm.compression.spec import PRESETS, Spec
 from g2lstm.config import LmRecipe, Recipe
 from g2lstm.study import paper
 from g2lstm.study.plan import Column, Measurement

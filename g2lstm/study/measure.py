@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from g2lstm.compress.model import compress
+from g2lstm.compression.model import compress
 from g2lstm.config.mt import BleuSection
 from g2lstm.data.text import sha256_of
 from g2lstm.errors import G2Error

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from g2lstm.compress.spec import Spec
+from g2lstm.compression.spec import Spec
 from g2lstm.config import Recipe, load_recipe
 
 METHODS = {"sigmoid": "LSTM (baseline)", "sharpened": "sharpened sigmoid", "gumbel": "G²"}

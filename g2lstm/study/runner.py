@@ -11,8 +11,8 @@ from g2lstm.study import results
 from g2lstm.study.estimate import Estimate, estimate
 from g2lstm.study.measure import Measuring
 from g2lstm.study.plan import Measurement, Plan, Study
-from g2lstm.train.loop import Observer
-from g2lstm.train.start import train
+from g2lstm.training.loop import Observer
+from g2lstm.training.start import train
 
 TRAINING = "training"
 _UNKNOWN_TRAINING, _UNKNOWN_MEASUREMENT = 300.0, 10.0  # seconds, for a run that nothing is known of

@@ -57,11 +57,6 @@ class Table:
     notes: tuple[str, ...]
     signatures: Mapping[str, str]
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether none of our figures is there."""
-        return not any(cell.values for name, cells in self.rows for cell in cells if not name.startswith("  "))
-
 
 def build(plan: TablePlan, runs: Sequence[Plan], out: Path) -> Table:
     """The table of what has been measured; "-" stands for what has not.

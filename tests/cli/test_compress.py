@@ -10,7 +10,7 @@ from g2lstm.bench import compression, curve
 from g2lstm.bench.curve import spread
 from g2lstm.cli.compress import HELP
 from g2lstm.cli.main import main
-from g2lstm.compress.spec import PRESETS
+from g2lstm.compression.spec import PRESETS
 from tests.runs.toys import language_run, translation_run
 
 SPEC = "gates=round:0.2,clip:0.4; cell=int8; embedding=int8"

@@ -72,6 +72,8 @@ def test_the_table_says_what_was_measured(demo):
         assert rows["gates round 0.2"][method] == pytest.approx(rounded - plain["perplexity"])
         assert f"{plain['perplexity']:.2f}" in done.stdout
         assert f"{change:+.2f}" in done.stdout
+    assert 0 < rows["gates round 0.2"]["p_value"] <= 1
+    assert f"{rows['test perplexity']['p_value']:.3f}" in done.stdout
 
 
 def test_a_second_call_finds_the_results_and_says_so(demo):

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from g2lstm.cli.main import main
-from g2lstm.compress.model import compress
+from g2lstm.compression.model import compress
 from g2lstm.runs.trained import load
 from tests.export.trained import language_run, translation_run
 

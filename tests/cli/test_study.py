@@ -187,7 +187,7 @@ def test_the_time_left_is_the_estimate_corrected_by_how_it_did_so_far(monkeypatc
     from rich.progress import Progress
 
     from g2lstm.cli import study
-    from g2lstm.train.loop import Progress as Training
+    from g2lstm.training.loop import Progress as Training
 
     now = [0.0]
     monkeypatch.setattr(study, "time", SimpleNamespace(monotonic=lambda: now[0]))

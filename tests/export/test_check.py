@@ -8,7 +8,7 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from g2lstm.compress.model import compress
+from g2lstm.compression.model import compress
 from g2lstm.errors import G2Error
 from g2lstm.export import check as checking
 from g2lstm.export import lstm, models

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import g2lstm
-from g2lstm.compress.model import compress
+from g2lstm.compression.model import compress
 from g2lstm.errors import G2Error
 from g2lstm.export.onnx import export_onnx
 from tests.export.sessions import TOLERANCE, open_session, operators, run

@@ -5,7 +5,7 @@ import onnx
 import pytest
 import torch
 
-from g2lstm.compress.model import compress
+from g2lstm.compression.model import compress
 from g2lstm.export.onnx import export_onnx
 from g2lstm.lm.model import LanguageModel
 from g2lstm.mt.model import TranslationModel

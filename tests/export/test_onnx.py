@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import g2lstm
-from g2lstm.compress.model import compress
+from g2lstm.compression.model import compress
 from g2lstm.data.tokenize import Tokenizer
 from g2lstm.errors import G2Error
 from g2lstm.export import onnx as exporting

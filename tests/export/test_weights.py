@@ -5,9 +5,9 @@ import onnxruntime
 import pytest
 import torch
 
-from g2lstm.compress.matrix import Grid, GroupInt4
-from g2lstm.compress.methods import encode
-from g2lstm.compress.spec import Steps
+from g2lstm.compression.matrix import Grid, GroupInt4
+from g2lstm.compression.methods import encode
+from g2lstm.compression.spec import Steps
 from g2lstm.export.graph import FLOAT, INTEGER, Graph
 from g2lstm.export.weights import Matrix, expanded, lookup, product
 

@@ -10,17 +10,17 @@ from safetensors.torch import load_file
 
 import g2lstm
 from g2lstm import G2Error
-from g2lstm.compress.measure import group_sizes
-from g2lstm.compress.model import compress, encoded_matrices
-from g2lstm.compress.spec import Spec
+from g2lstm.compression.measure import group_sizes
+from g2lstm.compression.model import compress, encoded_matrices
+from g2lstm.compression.spec import Spec
 from g2lstm.config import load_recipe, parse_recipe
 from g2lstm.runs import directory
 from g2lstm.runs.compressed import check_compressible, default_folder, new_folder, write_run
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.scoring import score_language, score_translation
 from g2lstm.runs.trained import load
-from g2lstm.train.prepare import prepare
-from g2lstm.train.start import Silent, train
+from g2lstm.training.prepare import prepare
+from g2lstm.training.start import Silent, train
 from tests.runs.toys import language_run, translation_run
 
 MIXED = "gates=round:0.2,clip:0.4; cell=int8; embedding=int4; softmax=svd:3,int8"

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from g2lstm import load, record_gates
-from g2lstm.compress import kernel
-from g2lstm.compress.model import compress
-from g2lstm.compress.stream import TokenSession, can_replace
+from g2lstm.compression import kernel
+from g2lstm.compression.model import compress
+from g2lstm.compression.stream import TokenSession, can_replace
 from g2lstm.runs import language
 from tests.runs.toys import language_run
 

@@ -6,7 +6,7 @@ from accelerate import Accelerator
 
 from g2lstm.config import parse_recipe
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.train.prepare import prepare
+from g2lstm.training.prepare import prepare
 
 
 def language_run(folder, *overrides):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from g2lstm import G2Error, compress, load
-from g2lstm.compress.spec import Spec
+from g2lstm.compression.spec import Spec
 from g2lstm.config import load_recipe
 from g2lstm.lm.cache import tune_cache
 from g2lstm.lm.evaluate import perplexity
@@ -18,7 +18,7 @@ from g2lstm.study import results
 from g2lstm.study.measure import Measuring
 from g2lstm.study.plan import Measurement
 from g2lstm.study.significance import bleu_of, perplexity_of
-from g2lstm.train.start import train
+from g2lstm.training.start import train
 from tests.study.toys import Noting, of_language, of_translation, write_pairs, write_text
 
 SPEC = "gates=svd:1"

@@ -3,7 +3,7 @@
 import pytest
 
 from g2lstm import G2Error
-from g2lstm.compress.spec import Spec
+from g2lstm.compression.spec import Spec
 from g2lstm.study.estimate import estimate
 from g2lstm.study.plan import Measurement
 from g2lstm.study.studies import STUDIES, find_study

@@ -1,0 +1,142 @@
+"""Random layers with encoded weights, and how far a session that rounds its vectors may be from exact arithmetic."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from g2lstm.compression.matrix import Dense, Encoded, Grid, GroupInt4, LowRank, RowIntegers
+from g2lstm.compression.session import Layer, PlainSession, Session, Softmax, Term
+
+FORMS = ["dense", "five levels", "eight levels", "grid", "wide grid", "int8", "int4", "int4 by 64"]
+FACTORS = [("dense", "dense"), ("int8", "int4"), ("int4", "int8"), ("dense", "int4")]
+LARGEST = 127 * 256 + 127  # what the kernel rounds the largest element of a vector to
+
+
+def matrix(form: str, rows: int, columns: int, rng: np.random.Generator) -> Encoded:
+    """Weights of about ±1 / columns, so that pre-activations stay around 1 and errors do not grow from step to step."""
+    most = 2 / columns
+    if form.startswith("low rank"):
+        left, right = form.split()[2:]
+        rank = min(rows, columns, 11)
+        return LowRank(matrix(left, rows, rank, rng), matrix(right, rank, columns, rng))
+    if form == "dense":
+        return Dense(torch.from_numpy(rng.uniform(-most, most, (rows, columns)).astype(np.float32)))
+    ranges = {"five levels": (-2, 2), "eight levels": (-4, 3), "wide grid": (-300, 300), "int8": (-128, 127)}
+    least, greatest = ranges.get(form, (-8, 7))
+    drawn = rng.integers(least, greatest, (rows, columns), endpoint=True)
+    codes = torch.from_numpy(drawn.astype(np.int16 if form == "wide grid" else np.int8))
+    if "grid" in form or "levels" in form:
+        return Grid(codes, most / greatest)
+    if form == "int8":
+        return RowIntegers(codes, torch.from_numpy(rng.uniform(0.2, 1, rows) * most / 128).float())
+    group = 64 if form.endswith("64") else 32
+    scales = rng.uniform(0.2, 1, (rows, -(-columns // group))) * most / 8
+    return GroupInt4(codes, torch.from_numpy(scales).half(), group)
+
+
+def layer(inputs: int, hidden: int, form: str, rng: np.random.Generator) -> Layer:
+    """All eight matrices in one form; some of them together."""
+    terms = (
+        Term(matrix(form, 4 * hidden, inputs, rng), "x"),
+        Term(matrix(form, 2 * hidden, hidden, rng), "h", factor=1 / 0.9),
+        Term(matrix(form, hidden, hidden, rng), "h", gate=3),
+        Term(matrix(form, hidden, hidden, rng), "h", gate=2),
+    )
+    return Layer(inputs, terms, rng.normal(size=4 * hidden).astype(np.float32))
+
+
+def mixed(inputs: int, hidden: int, rng: np.random.Generator) -> Layer:
+    """Gates and cell, W_x and W_h in different forms."""
+    terms = (
+        Term(matrix("int4", 2 * hidden, inputs, rng), "x", gate=2),
+        Term(matrix("five levels", 2 * hidden, inputs, rng), "x", factor=1 / 0.9),
+        Term(matrix("low rank int8 int8", hidden, hidden, rng), "h"),
+        Term(matrix("low rank dense int4", hidden, hidden, rng), "h", gate=1),
+        Term(matrix("int8", hidden, hidden, rng), "h", gate=2),
+        Term(matrix("dense", hidden, hidden, rng), "h", gate=3),
+    )
+    return Layer(inputs, terms, rng.normal(size=4 * hidden).astype(np.float32))
+
+
+def softmax(rows: int, columns: int, form: str, rng: np.random.Generator) -> Softmax:
+    return Softmax(matrix(form, rows, columns, rng), rng.normal(size=rows).astype(np.float32))
+
+
+def random_state(layers: list[Layer], rng: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray]]:
+    return [(rng.uniform(-1, 1, one.hidden), rng.normal(size=one.hidden)) for one in layers]
+
+
+def dense_of(one: Encoded) -> np.ndarray:
+    return one.dequantize().double().numpy()
+
+
+def product_error(one: Encoded, v: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """How far `one` times v may be off, if v is off by `error` already: see the bound of one rounding at the end."""
+    if isinstance(one, LowRank):
+        middle = product_error(one.right, v, error)
+        return product_error(one.left, dense_of(one.right) @ v, middle)
+    weights = np.abs(dense_of(one))
+    # Rounding to multiples of a step makes an error of half of it; float32 adds a hundredth to that.
+    step = 0 if isinstance(one, Dense) else np.max(np.abs(v) + error) / LARGEST
+    return weights @ (error + 0.51 * step) + 1e-6 * (weights @ np.abs(v) + 1e-3)
+
+
+class Near(NamedTuple):
+    """A value in exact arithmetic, and how far from it a session's may be."""
+
+    value: np.ndarray
+    bound: np.ndarray
+
+    def check(self, found: np.ndarray) -> None:
+        off = np.abs(found - self.value)
+        assert (off <= self.bound).all(), f"off by {np.max(off / self.bound):.3g} times the bound"
+
+
+class Step(NamedTuple):
+    out: Near
+    states: list[tuple[Near, Near]]
+
+
+def exact_steps(
+    layers: list[Layer], x: np.ndarray, states: list, hard: str = "", softmax: Softmax | None = None
+) -> Iterator[Step]:
+    """What float64 gives for each step, with bounds for float32 and vectors of 16 bits.
+
+    If the pre-activations of a unit are off by at most (i, f, g, o), then the slopes of sigmoid (1/4) and of tanh (1)
+    give c = σ(f) c' + σ(i) tanh(g) an error of at most that of c' + |c'| f/4 + i/4 + g, and h = σ(o) tanh(c) one of
+    o/4 + that of c. The logarithm of a sum of powers is off by no more than the worst of the powers.
+    """
+    exact = PlainSession(layers, hard, softmax, np.float64)
+    exact.set_state(states)
+    errors = [(np.zeros(one.hidden), np.zeros(one.hidden)) for one in layers]
+    for value in x.astype(np.float64):
+        before, out, after = exact.get_state(), exact.step(value), exact.get_state()
+        error = np.zeros(len(value))
+        for k, (one, (h, c)) in enumerate(zip(layers, before, strict=True)):
+            off = np.full(4 * one.hidden, 2e-6)
+            for term in one.terms:
+                rows = slice(term.gate * one.hidden, term.gate * one.hidden + term.matrix.shape[0])
+                source = (value, error) if term.source == "x" else (h, errors[k][0])
+                off[rows] += abs(term.factor) * product_error(term.matrix, *source)
+            i, f, g, o = off.reshape(4, -1)
+            c_error = errors[k][1] + (np.abs(c) * f + i) / 4 + g
+            errors[k] = (c_error + o / 4, c_error)
+            value, error = after[k][0], errors[k][0]
+        if softmax is not None:
+            off = product_error(softmax.matrix, value, error) + 1e-6 * (1 + np.abs(softmax.bias) + np.abs(out))
+            error = off + off.max()
+        near = [tuple(map(Near, state, bounds)) for state, bounds in zip(after, errors, strict=True)]
+        yield Step(Near(out, error), near)
+
+
+def assert_within_bounds(
+    session: Session, layers: list[Layer], x: np.ndarray, hard: str = "", softmax: Softmax | None = None
+) -> None:
+    """Runs a session from its present state and checks each step's output, h and c."""
+    for value, exact in zip(x, exact_steps(layers, x, session.get_state(), hard, softmax), strict=True):
+        exact.out.check(session.step(value.astype(np.float32)))
+        for (h, c), (h_near, c_near) in zip(session.get_state(), exact.states, strict=True):
+            h_near.check(h)
+            c_near.check(c)

@@ -1,0 +1,250 @@
+"""The compiled session against float64: every form, odd sizes, every build, and what it refuses."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from g2lstm.compression import kernel, layout
+from g2lstm.compression.kernel import KernelSession, open_session
+from g2lstm.compression.matrix import Grid, GroupInt4, LowRank, RowIntegers
+from g2lstm.compression.session import Layer, PlainSession, Softmax, Term
+from g2lstm.errors import G2Error
+from g2lstm.nn.kernel import BUILDS
+from tests.compression.stacks import FACTORS, FORMS, assert_within_bounds, layer, matrix, mixed, random_state, softmax
+
+LOW_RANK = [f"low rank {left} {right}" for left, right in FACTORS]
+CAPABILITY = torch.backends.cpu.get_cpu_capability()
+_USABLE = list(BUILDS)[list(BUILDS).index(CAPABILITY) if CAPABILITY in BUILDS else -1 :]
+
+
+@pytest.fixture(scope="module", params=_USABLE, autouse=True)
+def build(request):
+    """Every test with every build: those for lesser processors run on a better one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: request.param)
+        kernel.find.cache_clear()
+        yield request.param
+    kernel.find.cache_clear()
+
+
+def test_the_kernel_is_compiled_here(build):
+    found = kernel.find()
+    assert found.library is not None, f"the tests compare the compiled kernel, but it is {found.description}"
+    if build != "AVX512":  # without VNNI that takes the next
+        assert found.description == f"compiled for {build}"
+
+
+def test_a_processor_that_lacks_something_gets_the_next_build(build, monkeypatch):
+    refused = []
+    monkeypatch.setattr(kernel, "_bind", lambda library: refused.append(library._name) or len(refused) > 1)
+    kernel.find.cache_clear()
+    description = kernel.find().description
+    kernel.find.cache_clear()
+    following = list(BUILDS)[list(BUILDS).index(build) + 1 :]
+    assert description.startswith(f"compiled for {following[0]}" if following else "not compiled")
+    assert BUILDS[build] in refused[0]
+
+
+def check(layers, steps=3, seed=0, hard="", threads=1, softmax=None):
+    rng = np.random.default_rng(seed)
+    session = KernelSession(layers, hard, threads, softmax)
+    session.set_state(random_state(layers, rng))
+    x = rng.normal(size=(steps, layers[0].inputs)).astype(np.float32)
+    assert_within_bounds(session, layers, x, hard, softmax)
+
+
+@pytest.mark.parametrize("form", [*FORMS, *LOW_RANK])
+@pytest.mark.parametrize("sizes", [(1, 1), (9, 2), (8, 31), (70, 33), (401, 64)], ids=str)
+def test_each_form_is_within_its_bound(form, sizes):
+    check([layer(*sizes, form, np.random.default_rng(1))])
+
+
+@given(st.integers(1, 70), st.integers(1, 70), st.sampled_from([*FORMS, *LOW_RANK]), st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_odd_sizes(inputs, hidden, form, seed):
+    check([layer(inputs, hidden, form, np.random.default_rng(seed))], steps=1, seed=seed)
+
+
+def test_a_large_layer_and_layers_of_different_widths():
+    rng = np.random.default_rng(2)
+    check([mixed(401, 1150, rng), layer(1150, 40, "int4", rng)], steps=2)
+    check([mixed(5, 70, rng), mixed(70, 3, rng), layer(3, 47, "int8", rng)], steps=6)
+
+
+@pytest.mark.parametrize("columns", [255, 300, 140_000])
+@pytest.mark.parametrize(
+    ("form", "code"), [("int8", -128), ("int8", 127), ("grid", -8), ("grid", 7), ("grid", -4), ("int4", 7)]
+)
+def test_the_largest_sums_do_not_overflow(form, code, columns):
+    """Sums are kept in 32 bits: all codes and all elements at their largest."""
+    codes = torch.full((4, columns), code, dtype=torch.int8)
+    scale = 0.5 / abs(code) / columns
+    if form == "int8":
+        weights = RowIntegers(codes, torch.full((4,), scale))
+    elif form == "grid":
+        weights = Grid(codes, scale)
+    else:
+        weights = GroupInt4(codes, torch.full((4, -(-columns // 4096)), scale).half(), 4096)
+    one = [Layer(columns, (Term(weights, "x"),), np.zeros(4, np.float32))]
+    for sign in (1, -1):
+        assert_within_bounds(KernelSession(one), one, np.full((1, columns), sign, np.float32))
+
+
+@pytest.mark.parametrize("group", [8, 24, 4096])
+def test_group_sizes_and_tiny_scales(group):
+    """The smallest float16 numbers are denormal, and denormal numbers are flushed inside the kernel: not these."""
+    rng = np.random.default_rng(3)
+    codes = torch.from_numpy(rng.integers(-8, 8, (12, 100)).astype(np.int8))
+    scales = torch.from_numpy(rng.uniform(-1, 1, (12, -(-100 // group)))).half() * 2**-14
+    scales[:2] = 2**-24
+    one = [Layer(100, (Term(GroupInt4(codes, scales, group), "x", factor=2**14),), np.zeros(12, np.float32))]
+    session = KernelSession(one)
+    assert_within_bounds(session, one, rng.normal(size=(2, 100)).astype(np.float32))
+    assert np.abs(session.get_state()[0][1]).min() > 0
+
+
+@pytest.mark.parametrize("form", [*FORMS, *LOW_RANK])
+def test_a_softmax_in_each_form(form):
+    rng = np.random.default_rng(15)
+    layers = [layer(5, 70, "int8", rng)]
+    for rows in (1, 33, 1003):
+        check(layers, softmax=softmax(rows, 70, form, rng))
+
+
+def test_a_softmax_sums_to_one_whatever_its_logits():
+    rng = np.random.default_rng(16)
+    layers = [layer(5, 9, "int8", rng)]
+    for shift, spread in ((0, 1), (-1e4, 1), (1e4, 1), (0, 300)):
+        bias = (shift + spread * rng.normal(size=50_021)).astype(np.float32)
+        top = Softmax(matrix("int8", len(bias), 9, rng), bias)
+        session = KernelSession(layers, softmax=top)
+        out = session.step(np.ones(5))
+        # A logit of 1e4 is off by up to 5e-4 in float32.
+        np.testing.assert_allclose(np.exp(out.astype(np.float64)).sum(), 1, atol=1e-6 + 1e-7 * (abs(shift) + spread))
+        assert_within_bounds(session, layers, np.ones((1, 5)), softmax=top)
+    session = KernelSession(layers, softmax=top)
+    assert np.isnan(session.step(np.array([1, np.nan, 3, 4, 5]))).all()
+
+
+def test_low_rank_is_kept_thin():
+    """Two thin matrices of 8 columns are packed, not one of 512."""
+    rng = np.random.default_rng(4)
+    thin = LowRank(matrix("int8", 512, 8, rng), matrix("int8", 8, 512, rng))
+    packed = layout.pack_layer(Layer(512, (Term(thin, "x"),), np.zeros(2048, np.float32)), panel=32)
+    biases_and_scales = 2048 * 4 + 512 * 4 + 32 * 4
+    assert len(packed.data) == 512 * 8 + 32 * 512 + biases_and_scales
+
+
+@pytest.mark.parametrize(("greatest", "bits", "form"), [(3, 3, layout.INT3), (7, 4, layout.INT4), (8, 8, layout.INT8)])
+def test_codes_take_the_bits_they_need(greatest, bits, form):
+    """Whatever the matrix says of itself: a grid of few levels and an int8 matrix of small codes are packed alike."""
+    codes = torch.full((128, 64), greatest, dtype=torch.int8)
+    for one in (Grid(codes, 0.2), RowIntegers(codes, torch.full((128,), 0.2))):
+        packed = layout.pack_layer(Layer(64, (Term(one, "x"),), np.zeros(128, np.float32)), panel=32)
+        assert packed.products == [layout.Product(form, 0, gate, 0) for gate in range(4)]
+        assert len(packed.data) == 128 * 64 * bits // 8 + 2 * 128 * 4
+
+
+@pytest.mark.parametrize("hard", ["if", "ifo"])
+def test_hard_gates(hard):
+    """Dense weights, whose errors turn no gate; at exactly 0 a gate is open."""
+    rng = np.random.default_rng(5)
+    check([layer(20, 37, "dense", rng), layer(37, 5, "dense", rng)], hard=hard)
+    bare = [Layer(1, (), np.repeat(np.array([0, -1e-7, 1, 0], np.float32), 3))]
+    session = KernelSession(bare, hard)
+    session.set_state([(np.zeros(3), np.ones(3))])
+    out = session.step([1.0])
+    c = np.float32(np.tanh(1.0))
+    np.testing.assert_allclose(session.get_state()[0][1], [c] * 3, rtol=1e-6)
+    np.testing.assert_allclose(out, np.tanh([c] * 3) * (1 if hard == "ifo" else 0.5), rtol=1e-6)
+    for gate in (0, 1):  # a NaN in a gate alone
+        term = Term(matrix("int8", 3, 1, rng), "x", gate)
+        session = KernelSession([Layer(1, (term,), np.zeros(12, np.float32))], hard)
+        assert np.isnan(session.step([np.nan])).all()
+
+
+def test_states_are_carried_and_copied():
+    rng = np.random.default_rng(9)
+    layers = [layer(4, 35, "int8", rng), layer(35, 3, "int4", rng)]
+    session, x = KernelSession(layers), rng.normal(size=(6, 4)).astype(np.float32)
+    whole = session.sequence(x)
+    session.reset()
+    session.sequence(x[:3])
+    half = session.get_state()
+    session.step(x[0])
+    session.set_state(half)
+    for pair, again in zip(half, session.get_state(), strict=True):
+        assert np.array_equal(pair, again)
+    assert np.array_equal(session.sequence(x[3:]), whole[3:])
+    first = session.step(x[0])
+    kept = first.copy()
+    session.step(x[1])
+    assert np.array_equal(first, kept)  # each step has an array of its own
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("form", ["int8", "int4", "low rank int8 int4"])
+def test_a_nan_shows_until_the_reset(form, bad):
+    rng = np.random.default_rng(10)
+    layers = [layer(5, 33, form, rng), layer(33, 3, form, rng)]
+    session, x = KernelSession(layers), rng.normal(size=(2, 5)).astype(np.float32)
+    expected = session.sequence(x)
+    assert np.isnan(session.step([bad, 1, 2, 3, 4])).all()
+    assert np.isnan(session.step(x[0])).all()
+    session.reset()
+    assert np.array_equal(session.sequence(x), expected)
+    hard = KernelSession(layers, hard="ifo")
+    assert np.isnan(hard.step([1, 2, bad, 3, 4])).all()
+
+
+def test_denormal_numbers_of_the_caller_are_left_alone():
+    KernelSession([layer(5, 3, "int8", np.random.default_rng(18))]).step(np.ones(5, np.float32))
+    assert np.full(64, 1e-40, np.float32).sum() > 0
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-38, 1e-20, 1e20])
+def test_tiny_and_huge_vectors(scale):
+    rng = np.random.default_rng(11)
+    one = [layer(40, 6, "int8", rng)]
+    x = (rng.normal(size=(1, 40)) * scale).astype(np.float32)
+    assert np.isfinite(KernelSession(one).sequence(x)).all()
+    if scale < 1:
+        assert_within_bounds(KernelSession(one), one, x)
+
+
+def test_without_the_kernel_the_session_is_plain(monkeypatch):
+    layers = [layer(3, 4, "int8", np.random.default_rng(13))]
+    assert isinstance(open_session(layers), KernelSession)
+    monkeypatch.setattr(kernel, "find", lambda: kernel.Found(None, "not compiled: for this test"))
+    assert isinstance(open_session(layers), PlainSession)
+    with pytest.raises(G2Error, match="the kernel for packed weights is not compiled: for this test; use open_session"):
+        KernelSession(layers)
+
+
+def test_it_refuses_what_does_not_fit(monkeypatch):
+    rng = np.random.default_rng(14)
+    layers = [layer(3, 4, "int8", rng)]
+    with pytest.raises(G2Error, match="at least one thread, got 0"):
+        KernelSession(layers, threads=0)
+    odd = GroupInt4(torch.zeros(16, 30, dtype=torch.int8), torch.ones(16, 3).half(), 10)
+    with pytest.raises(G2Error, match="groups of 8, 16, ... 4096 columns, got groups of 10"):
+        KernelSession([Layer(30, (Term(odd, "x"),), np.zeros(16, np.float32))])
+    good = layout.pack_layer(layers[0], kernel.find().library.g2lstm_stack_panel())
+    wrong = good.products[0]
+    for change in (
+        {"data": good.data[:-64]},
+        {"data": np.concatenate([good.data, good.data[:64]])},
+        {"products": good.products[:-1]},
+        *({"products": [wrong._replace(**{field: value}), *good.products[1:]]} for field, value in
+          [("form", 5), ("form", -1), ("source", 2), ("source", -1), ("target", 4), ("target", -1)]),
+        {"products": [wrong._replace(form=layout.GROUPED_INT4, group=12), *good.products[1:]]},
+        {"factors": [wrong._replace(target=0)]},
+        {"gates": 1},
+        {"gates": 0},
+        {"outputs": 40},
+    ):  # fmt: skip
+        monkeypatch.setattr(kernel, "pack_layer", lambda *_, change=change: good._replace(**change))
+        with pytest.raises(G2Error, match="cannot take .* bytes of weights: their description does not fit"):
+            KernelSession(layers)

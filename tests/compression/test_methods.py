@@ -1,0 +1,337 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from torch import Tensor
+
+from g2lstm.compression.matrix import Dense, Encoded, GroupInt4, LowRank, RowIntegers
+from g2lstm.compression.methods import encode, to_grid, to_int4, to_int6, to_int8, to_low_rank
+from g2lstm.compression.packing import pack, unpack
+from g2lstm.compression.spec import Spec
+from g2lstm.errors import G2Error
+
+SHAPES = arrays.array_shapes(min_dims=2, max_dims=2, max_side=70)
+GREATEST_HALF = 65504.0
+
+
+def matrices(greatest: float) -> st.SearchStrategy[Tensor]:
+    """Matrices with numbers of every size up to the greatest, 0 and subnormal ones included."""
+    greatest = float(np.float32(greatest))
+    numbers = st.floats(-greatest, greatest, width=32)
+    return arrays.arrays(np.float32, SHAPES, elements=numbers).map(torch.from_numpy)
+
+
+def normal(rows: int, columns: int) -> Tensor:
+    return torch.randn(rows, columns) * 0.3
+
+
+def ulps(got: Tensor, expected: np.ndarray) -> float:
+    """The greatest difference, in units of the last place of what was expected."""
+    return float((np.abs(got.numpy() - expected) / np.spacing(np.abs(expected))).max())
+
+
+def tensors_of(encoded: Encoded) -> list[Tensor]:
+    return list(encoded.tensors().values())
+
+
+# Rounding and clipping
+
+
+@pytest.mark.parametrize(("step", "limit"), [(0.2, None), (0.2, 0.4), (0.5, None), (0.5, 1.0), (0.2, 0.6), (0.1, 0.7)])
+@pytest.mark.parametrize("scale", [0.05, 0.3, 3.0])
+def test_rounding_is_numpys(step, limit, scale):
+    values = torch.randn(67, 41) * scale
+    expected = np.round(values.numpy() / np.float32(step)) * np.float32(step)
+    if limit is not None:
+        expected = np.clip(expected, np.float32(-limit), np.float32(limit))
+    got = to_grid(values, step, limit)
+    assert got.dequantize().dtype == torch.float32
+    assert got.shape == (67, 41)
+    assert ulps(got.dequantize(), expected) <= (0 if limit in (None, 0.4, 1.0) else 1)
+
+
+def test_halves_go_to_the_even_number():
+    values = torch.tensor([[0.25, 0.75, 1.25, -0.25, -0.75, -1.25]])
+    assert to_grid(values, 0.5).codes.tolist() == [[0, 2, 2, 0, -2, -2]]
+    # In float32 0.1 / 0.2 is a half exactly, and 0.3 / 0.2 a little more than one and a half.
+    assert to_grid(torch.tensor([[0.1, 0.3]]), 0.2).codes.tolist() == [[0, 2]]
+
+
+def test_every_multiple_of_a_step_stays_what_it_is():
+    for step in (0.2, 0.1, 0.3, 0.7, 1e-3):
+        codes = torch.arange(-100, 101).unsqueeze(0)
+        assert torch.equal(to_grid(codes.float() * step, step).codes, codes.to(torch.int8))
+
+
+@pytest.mark.parametrize(("step", "limit", "highest"), [(0.2, 0.5, 2), (0.2, 0.59, 2), (0.2, 0.6, 3), (0.1, 0.3, 3)])
+def test_a_limit_off_the_grid_is_taken_down_to_it(step, limit, highest):
+    got = to_grid(torch.linspace(-2, 2, 101).unsqueeze(0), step, limit)
+    assert got.codes.min() == -highest
+    assert got.codes.max() == highest
+    assert got.levels == 2 * highest + 1
+
+
+def test_codes_are_as_wide_as_they_must_be():
+    assert to_grid(torch.tensor([[127.0, -127.0]]), 1.0).codes.dtype == torch.int8
+    assert to_grid(torch.tensor([[128.0, 0.0]]), 1.0).codes.dtype == torch.int16
+    assert to_grid(torch.tensor([[500.0, 0.0]]), 1.0, 100.0).codes.dtype == torch.int8
+    assert to_grid(torch.tensor([[32767.0, -32767.0]]), 1.0).levels == 65535
+
+
+@pytest.mark.parametrize("greatest", [32768.0, 1.0, 0.0123, 7e-20, 1e30])
+def test_rounding_that_is_too_fine_says_what_would_do(greatest):
+    values = torch.tensor([[greatest, -greatest / 2]])
+    with pytest.raises(G2Error, match="is too fine: .* use round:R with R of at least ") as caught:
+        to_grid(values, greatest / 40000)
+    named = float(str(caught.value).rpartition(" ")[2])
+    assert to_grid(values, named).codes.max() <= 32767
+    assert named < 1.2 * greatest / 32767
+    assert to_grid(values, greatest / 40000, greatest / 40000 * 2).levels == 5  # after clipping it is not too fine
+    with pytest.raises(G2Error, match="is too fine"):
+        to_grid(values, greatest / 40000, greatest)
+
+
+def test_a_fine_step_by_hand():
+    message = (
+        "round:1e-05 is too fine: a weight of 1.5 would be step number 150000, and a file has room for 32767 on "
+        "either side of 0; use round:R with R of at least 4.6e-05"
+    )
+    with pytest.raises(G2Error, match=f"^{message}$"):
+        to_grid(torch.tensor([[1.5, 0.0]]), 1e-5)
+
+
+@pytest.mark.parametrize("step", [0.0, -1.0, math.nan, math.inf, 1e-31, 1e31])
+def test_steps_that_cannot_be(step):
+    with pytest.raises(G2Error, match="the R of round:R must lie between 1e-30 and 1e.30, got "):
+        to_grid(torch.zeros(2, 2), step)
+
+
+@pytest.mark.parametrize("limit", [0.1, 0.0, -1.0, math.nan])
+def test_limits_that_cannot_be(limit):
+    message = f"the C of clip:C must be at least the R of round:R, 0.2, or only 0 is left; got {limit}"
+    with pytest.raises(G2Error, match=message):
+        to_grid(torch.zeros(2, 2), 0.2, limit)
+
+
+@settings(deadline=None)
+@given(values=matrices(1e30), step=st.floats(1e-30, 1e30), factor=st.none() | st.floats(1, 1e30))
+def test_a_grid_is_finite_or_an_error(values, step, factor):
+    limit = None if factor is None else step * factor
+    highest = min(float(values.abs().max()), limit or math.inf) / step
+    assume(not 32767 <= highest <= 32768)
+    if highest > 32768:
+        with pytest.raises(G2Error, match="is too fine"):
+            to_grid(values, step, limit)
+        return
+    grid = to_grid(values, step, limit)
+    got = grid.dequantize()
+    assert got.isfinite().all()
+    if factor is None:
+        assert ((got.double() - values.double()).abs() <= step / 2 + 1e-6 * values.double().abs()).all()
+    packed = pack(grid.codes.numpy().astype(np.int64) - grid.lowest, grid.levels)
+    assert packed.nbytes == grid.stored_bytes
+    again = unpack(packed, values.numel(), grid.levels).astype(np.int64) + grid.lowest
+    assert np.array_equal(again.reshape(grid.shape), grid.codes.numpy())
+
+
+# Low rank
+
+
+def rounding(got: LowRank) -> Tensor:
+    """What float16 does to each element of the product: both factors are off by 2^-11 of themselves at most."""
+    return 2**-10 * 1.001 * (got.left.dequantize().abs() @ got.right.dequantize().abs())
+
+
+def test_low_rank_is_numpys():
+    values = torch.rand(1150, 1150) * 0.2 - 0.1
+    got = to_low_rank(values, 64)
+    left, singular, right = np.linalg.svd(values.double().numpy())
+    expected = (left[:, :64] * singular[:64]) @ right[:64]
+    assert (np.abs(got.dequantize().numpy() - expected) <= rounding(got).numpy()).all()
+    error = np.linalg.norm(got.dequantize().numpy() - values.numpy())
+    assert error == pytest.approx(math.sqrt((singular[64:] ** 2).sum()), rel=1e-6)
+    assert got.stored_bytes == 2 * 64 * 2300
+    assert got.rank == 64
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(5, 9), (9, 5), (1, 1), (1, 7), (40, 40)])
+def test_the_full_rank_is_the_matrix(rows, columns):
+    values = normal(rows, columns)
+    got = to_low_rank(values, min(rows, columns))
+    assert got.shape == (rows, columns)
+    assert ((got.dequantize() - values).abs() <= rounding(got)).all()
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e12])
+def test_factors_that_float16_cannot_hold_are_float32(size):
+    values = normal(6, 9) * size
+    got = to_low_rank(values, 6)
+    assert got.left.values.dtype == got.right.values.dtype == torch.float32
+    torch.testing.assert_close(got.dequantize(), values, rtol=1e-4, atol=1e-5 * size)
+    assert got.stored_bytes == 4 * 6 * 15
+
+
+def test_both_factors_have_numbers_of_one_size():
+    got = to_low_rank(normal(60, 60) * 1e-3, 20)
+    left, right = got.left.dequantize(), got.right.dequantize()
+    torch.testing.assert_close(left.norm(dim=0), right.norm(dim=1), rtol=2**-10, atol=0)
+    torch.testing.assert_close(left.T @ left, torch.diag(left.norm(dim=0) ** 2), rtol=2**-9, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("integers", "kind"), [(None, Dense), ("int8", RowIntegers), ("int6", RowIntegers), ("int4", GroupInt4)]
+)
+def test_factors_as_integers(integers, kind):
+    values = normal(50, 20) @ normal(20, 70)
+    got = to_low_rank(values, 20, integers)
+    assert isinstance(got.left, kind)
+    assert isinstance(got.right, kind)
+    assert got.stored_bytes == got.left.stored_bytes + got.right.stored_bytes
+    error = (got.dequantize() - values).norm() / values.norm()
+    assert error < {None: 2**-10, "int8": 0.015, "int6": 0.05, "int4": 0.15}[integers]
+    torch.testing.assert_close(got.left.dequantize() @ got.right.dequantize(), got.dequantize())
+
+
+@pytest.mark.parametrize("rank", [0, -1, 4, 10**30])
+def test_ranks_that_cannot_be(rank):
+    with pytest.raises(G2Error, match=f"a matrix of 3 x 7 has ranks 1 to 3, got svd:{rank}; use another K"):
+        to_low_rank(normal(3, 7), rank)
+
+
+# Integers
+
+
+def test_int8_by_hand():
+    got = to_int8(torch.tensor([[1.27, -0.635, 0.001], [0.0, 0.0, 0.0], [-254.0, 3.0, 5.1]]))
+    assert got.codes.tolist() == [[127, -64, 0], [0, 0, 0], [-127, 2, 3]]
+    torch.testing.assert_close(got.scales, torch.tensor([0.01, 0.0, 2.0]))
+    assert got.stored_bytes == 9 + 12
+
+
+@settings(deadline=None)
+@given(matrices(1e30))
+@example(torch.tensor([[1e-45, -1e-45]]))
+@example(torch.tensor([[1e30, -1e30]]))
+def test_int8_is_half_a_step_off_at_most(values):
+    got = to_int8(values)
+    assert all(tensor.isfinite().all() for tensor in (got.scales, got.dequantize()))
+    assert not got.codes[got.scales == 0].any()
+    half = got.scales.double().unsqueeze(1) / 2
+    # A scale below float32's normal range has few digits, and may be 0.
+    tolerance = values.double().abs() * 1e-6 + 127 * 1.5e-45
+    assert ((got.dequantize().double() - values.double()).abs() <= half + tolerance).all()
+
+
+@settings(deadline=None)
+@given(matrices(8 * GREATEST_HALF))
+@example(torch.tensor([[8 * GREATEST_HALF, -8 * GREATEST_HALF]]))
+@example(torch.tensor([[7 * GREATEST_HALF, -7 * GREATEST_HALF]]))
+@example(torch.tensor([[2e-7, 1e-8]]))
+@example(torch.tensor([[1e-45, 3e-6]]))
+def test_int4_is_finite_and_no_worse_than_the_plain_scale(values):
+    got = to_int4(values)
+    assert got.shape == values.shape
+    assert got.scales.isfinite().all()
+    assert got.dequantize().isfinite().all()
+    assert -8 <= got.codes.min() <= got.codes.max() <= 7
+    for row in range(len(values)):
+        for group, part in enumerate(values[row].split(32)):
+            scale = (part.abs().max() / 7).half().float()
+            codes = (part / scale).round().clamp(-7, 7) if 0 < scale < math.inf else torch.zeros_like(part)
+            kept = got.dequantize()[row, 32 * group : 32 * group + 32]
+            plain = codes * min(scale, GREATEST_HALF)
+            errors = [(part - one).double().square().sum() for one in (kept, plain)]
+            assert errors[0] <= errors[1] * (1 + 1e-5) + 1e-40
+
+
+def test_int4_by_hand():
+    values = torch.zeros(2, 33)
+    values[0, :3] = torch.tensor([7.0, -3.0, 1.0])
+    values[0, 32] = -0.875
+    values[1, 5] = 3.5
+    got = to_int4(values)
+    assert got.codes[0, [0, 1, 2, 3, 32]].tolist() == [-7, 3, -1, 0, -7]  # the greatest is below 0
+    assert got.codes[1, 5] == -7
+    assert got.scales.tolist() == [[-1.0, 0.125], [-0.5, 0.0]]
+    assert torch.equal(got.dequantize(), values)
+    values[0, :4] = torch.tensor([-8.0, 7.0, 1.0, -2.0])
+    got = to_int4(values)
+    assert got.codes[0, :4].tolist() == [-8, 7, 1, -2]
+    assert torch.equal(got.dequantize(), values)
+    assert got.stored_bytes == 33 + 2 * 4
+    assert got.group == 32
+
+
+def test_int4_clips_where_that_pays():
+    values = torch.rand(64, 256) * 2 - 1
+    plain = values.view(64, -1, 32).abs().amax(dim=2) / 7
+    got = to_int4(values)
+    steps = plain.half().float().repeat_interleave(32, dim=1)
+    error = (got.dequantize() - values).norm()
+    assert error < 0.95 * ((values / steps).round().clamp(-7, 7) * steps - values).norm()
+    assert ((got.scales.float() < 0.999 * plain).float().mean()) > 0.5
+
+
+def test_a_matrix_and_its_negative_are_kept_alike():
+    values = normal(9, 45)
+    for method in (to_int8, to_int6, to_int4, lambda values: to_grid(values, 0.2, 0.4)):
+        assert torch.equal(method(-values).dequantize(), -method(values).dequantize())
+
+
+def test_int4_refuses_what_float16_cannot_scale():
+    with pytest.raises(G2Error, match="int4 holds weights up to 524032, got 6e\\+05; use int8"):
+        to_int4(torch.tensor([[6e5, 1.0]]))
+
+
+def test_int6_by_hand():
+    got = to_int6(torch.tensor([[-3.2, 3.1, 0.1], [0.0, 0.0, 0.0], [6.2, -6.2, 0.2]]))
+    assert got.codes.tolist() == [[-32, 31, 1], [0, 0, 0], [-31, 31, -1]]
+    torch.testing.assert_close(got.scales, torch.tensor([0.1, 0.0, -0.2]))
+    assert got.bits == 6
+    assert got.stored_bytes == 7 + 12  # nine codes of six bits
+
+
+def test_more_bits_are_nearer():
+    values = normal(20, 64)
+    errors = [float((method(values).dequantize() - values).norm()) for method in (to_int8, to_int6, to_int4)]
+    assert errors[0] < errors[1] / 3
+    assert errors[1] < errors[2] / 2
+
+
+# All of them
+
+
+@pytest.mark.parametrize("text", ["round:0.2", "svd:3", "svd:3,int8", "int8", "int6", "int4"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_other_types_and_strides_are_taken_as_float32(text, dtype):
+    steps = Spec.parse(f"gates={text}").gates
+    values = normal(12, 40).to(dtype)
+    got = encode(values.t().requires_grad_(), steps)
+    expected = encode(values.float().t().contiguous(), steps)
+    assert torch.equal(got.dequantize(), expected.dequantize())
+    assert not any(tensor.requires_grad for tensor in tensors_of(got))
+    assert all(tensor.is_contiguous() for tensor in tensors_of(got))
+
+
+def test_what_is_kept_does_not_change_with_the_model():
+    values = normal(3, 4)
+    before, kept = values.clone(), encode(values, None)
+    values.zero_()
+    assert torch.equal(kept.dequantize(), before)
+
+
+@pytest.mark.parametrize("text", ["round:0.2", "svd:1", "int8", "int4", None])
+def test_matrices_that_cannot_be_compressed(text):
+    steps = Spec.parse(f"gates={text}").gates if text else None
+    for bad in (math.nan, math.inf, -math.inf, 2e30):
+        with pytest.raises(
+            G2Error, match=r"a matrix of shape \(2, 2\) holds NaN or weights beyond 1e\+30; such a model"
+        ):
+            encode(torch.tensor([[1.0, 0.0], [bad, 0.0]]), steps)
+    for wrong in (torch.zeros(3), torch.zeros(0, 3), torch.zeros(2, 0), torch.zeros(2, 2, dtype=torch.int8)):
+        with pytest.raises(G2Error, match="a matrix to be compressed must be floating point with at least one row"):
+            encode(wrong, steps)

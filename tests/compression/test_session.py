@@ -1,0 +1,124 @@
+"""The session in numpy against `torch.nn.LSTM`, and what every session refuses."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from g2lstm import G2LSTM
+from g2lstm.compression.kernel import KernelSession
+from g2lstm.compression.matrix import Dense, LowRank
+from g2lstm.compression.session import Layer, PlainSession, Softmax, Term
+from g2lstm.errors import G2Error
+
+SESSIONS = [PlainSession, KernelSession]
+
+
+def layers_of(lstm):
+    """Each gate's matrices by themselves; those of W_x of the first gate as factors of full rank."""
+    layers = []
+    for k in range(lstm.num_layers):
+        w_x, w_h, b_x, b_h = (p.detach().float() for p in lstm.all_weights[k])
+        hidden = len(w_x) // 4
+        terms = [Term(Dense(rows), "h", gate) for gate, rows in enumerate(w_h.split(hidden))]
+        terms.append(Term(LowRank(Dense(torch.eye(hidden)), Dense(w_x[:hidden] * 2)), "x", factor=0.5))
+        terms.append(Term(Dense(w_x[hidden:]), "x", gate=1))
+        layers.append(Layer(w_x.shape[1], tuple(terms), (b_x + b_h).numpy()))
+    return layers
+
+
+def test_it_is_an_lstm():
+    lstm = nn.LSTM(5, 7, num_layers=2)
+    x, h, c = torch.randn(6, 5), torch.randn(2, 7), torch.randn(2, 7)
+    wanted, (h_last, c_last) = lstm.double()(x.double(), (h.double(), c.double()))
+    for session, bound in [
+        (PlainSession(layers_of(lstm), dtype=np.float64), 1e-6),  # the weights went through float32
+        (PlainSession(layers_of(lstm)), 1e-5),
+        (KernelSession(layers_of(lstm)), 1e-5),
+    ]:
+        session.set_state(list(zip(h, c, strict=True)))
+        out = [session.sequence(x[:2]), *(session.step(one)[None] for one in x[2:])]
+        np.testing.assert_allclose(np.concatenate(out), wanted.detach(), atol=bound)
+        for k, (ours_h, ours_c) in enumerate(session.get_state()):
+            np.testing.assert_allclose(ours_h, h_last[k].detach(), atol=bound)
+            np.testing.assert_allclose(ours_c, c_last[k].detach(), atol=bound)
+
+
+@pytest.mark.parametrize("gates", ["if", "ifo"])
+@pytest.mark.parametrize("kind", SESSIONS)
+def test_hard_gates_are_those_of_the_layer(kind, gates):
+    layer = G2LSTM(4, 6, gates=gates, eval_gate="hard").eval()
+    x = torch.randn(9, 4)
+    session = kind(layers_of(layer), hard=gates)
+    np.testing.assert_allclose(session.sequence(x), layer(x)[0].detach(), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", SESSIONS)
+def test_wrong_shapes_are_named(kind):
+    session = kind(layers_of(nn.LSTM(5, 7, num_layers=2)))
+    for x in (np.zeros(4), np.zeros((1, 5)), 1.0):
+        with pytest.raises(G2Error, match=r"a step takes a vector of shape \(5,\), got"):
+            session.step(x)
+    for x in (np.zeros(5), np.zeros((5, 4)), np.zeros((1, 1, 5))):
+        with pytest.raises(G2Error, match=r"a sequence has the shape \(T, 5\), got"):
+            session.sequence(x)
+    for states in ([], [(np.zeros(7), np.zeros(7))], [(np.zeros(7), np.zeros(6))] * 2):
+        with pytest.raises(G2Error, match="the states h and c of the layers have the shapes"):
+            session.set_state(states)
+
+
+@pytest.mark.parametrize("kind", SESSIONS)
+def test_layers_that_do_not_fit_each_other_are_refused(kind):
+    first, second = layers_of(nn.LSTM(5, 7, num_layers=2))
+    with pytest.raises(G2Error, match="at least one layer"):
+        kind([])
+    with pytest.raises(G2Error, match="a layer of 5 inputs cannot read one of 7 units"):
+        kind([second, first])
+    with pytest.raises(G2Error, match="hard gates must be one of .* got 'fi'"):
+        kind([first], hard="fi")
+    top = Softmax(Dense(torch.zeros(3, 6)), np.zeros(3, np.float32))
+    with pytest.raises(G2Error, match="a softmax of 6 columns cannot read a layer of 7 units"):
+        kind([first], softmax=top)
+
+
+def test_a_softmax_checks_itself():
+    matrix, bias = Dense(torch.zeros(3, 7)), np.zeros(3, np.float32)
+    for wrong in (bias[:2], bias.astype(np.float64), bias[None]):
+        with pytest.raises(G2Error, match=r"the bias of a softmax of 3 rows must be float32 \(3,\)"):
+            Softmax(matrix, wrong)
+
+
+@pytest.mark.parametrize("kind", SESSIONS)
+def test_a_softmax_is_on_top(kind):
+    lstm = nn.LSTM(5, 7)
+    weight, bias, x = torch.randn(11, 7), torch.randn(11) + 200, torch.randn(4, 5)  # exp(200) is too large for float32
+    wanted = (lstm(x)[0] @ weight.T + bias).log_softmax(-1).detach()
+    for matrix in (Dense(weight), LowRank(Dense(weight), Dense(torch.eye(7)))):
+        session = kind(layers_of(lstm), softmax=Softmax(matrix, bias.numpy()))
+        assert (session.inputs, session.units, session.outputs) == (5, [7], 11)
+        np.testing.assert_allclose(session.sequence(x), wanted, atol=1e-4)
+        session.reset()
+        np.testing.assert_allclose(session.step(x[0]), wanted[0], atol=1e-4)
+
+
+def test_layers_check_themselves():
+    bias, square = np.zeros(12, np.float32), Dense(torch.zeros(3, 3))
+    for wrong in (bias[:11], bias.astype(np.float64), bias[None]):
+        with pytest.raises(G2Error, match="the bias of a layer must be float32"):
+            Layer(3, (), wrong)
+    for inputs, wrong in ((0, bias), (2**24, bias), (3, bias[:0])):
+        with pytest.raises(G2Error, match="a layer has 1 to 16777215 inputs and units"):
+            Layer(inputs, (), wrong)
+    for term in (
+        Term(square, "h", gate=4),
+        Term(square, "h", gate=-1),
+        Term(square, "x"),
+        Term(Dense(torch.zeros(4, 3)), "h"),
+        Term(Dense(torch.zeros(9, 3)), "h", gate=2),
+    ):
+        with pytest.raises(G2Error, match="must have . columns, and 3 rows for each gate up to the fourth"):
+            Layer(2, (term,), bias)
+    with pytest.raises(G2Error, match="source must be 'x' or 'h', got 'c'"):
+        Layer(3, (Term(square, "c"),), bias)
+    with pytest.raises(G2Error, match="factor must be finite, got nan"):
+        Layer(3, (Term(square, "x", factor=float("nan")),), bias)

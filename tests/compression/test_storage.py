@@ -1,0 +1,398 @@
+"""Compressed weights in a file and back: exact for every kind and odd size, and no file can do harm."""
+
+import json
+import struct
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import save as save_tensors
+
+from g2lstm import G2Error
+from g2lstm.compression import storage
+from g2lstm.compression.header import parse_header
+from g2lstm.compression.matrix import Dense, Grid, GroupInt4, LowRank, RowIntegers
+from g2lstm.compression.methods import encode
+from g2lstm.compression.spec import Spec
+from g2lstm.compression.storage import from_tensors, load, save, to_tensors
+
+STEPS = [
+    "round:0.2", "round:0.2,clip:0.4", "round:0.0002", "round:9", "int8", "int6", "int4", "svd:1", "svd:1,int8",
+    "svd:1,int6", "svd:1,int4",
+]  # fmt: skip
+SPEC = Spec.parse("gates=round:0.2,clip:0.4; cell=int8; embedding=svd:2,int4")
+
+
+def matrix_of(steps, rows, columns, seed=0):
+    values = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
+    return encode(values, Spec.parse(f"gates={steps}").gates if steps else None)
+
+
+def toy_matrices():
+    return {
+        "gate.i": matrix_of("round:0.2,clip:0.4", 5, 7),
+        "gate.f": matrix_of("round:0.5", 5, 7, 1),
+        "cell.g": matrix_of("int8", 5, 7),
+        "cell.o": matrix_of(None, 5, 7),
+        "embedding.weight": matrix_of("svd:2,int4", 9, 40),
+        "softmax": matrix_of("int4", 3, 33),
+    }
+
+
+def equal(one, other):
+    """Whether two encoded matrices are the same to the bit."""
+    if type(one) is not type(other) or one.shape != other.shape:
+        return False
+    if any(getattr(one, name, None) != getattr(other, name, None) for name in ("step", "group", "rank")):
+        return False
+    ours, theirs = one.tensors(), other.tensors()
+    same = (ours[name].dtype == theirs[name].dtype and torch.equal(ours[name], theirs[name]) for name in ours)
+    return ours.keys() == theirs.keys() and all(same)
+
+
+def all_equal(ones, others):
+    return ones.keys() == others.keys() and all(equal(ones[name], others[name]) for name in ones)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(save(toy_matrices(), {"bias": torch.arange(3.0)}, SPEC, {"task": "lm"}))
+    return path
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    steps=st.sampled_from([None, *STEPS]), rows=st.integers(1, 20), columns=st.integers(1, 70), seed=st.integers(0, 9)
+)
+def test_every_kind_and_every_odd_size_comes_back_exactly(steps, rows, columns, seed):
+    matrices = {"one": matrix_of(steps, rows, columns, seed)}
+    tensors, header = to_tensors(matrices)
+    assert all_equal(from_tensors(tensors, json.loads(json.dumps(header))), matrices)
+    assert sum(tensor.nbytes for tensor in tensors.values()) == matrices["one"].stored_bytes
+
+
+@pytest.mark.parametrize("code", [-32767, -128, -127, 0, 127, 128, 32767])
+def test_extreme_codes(code):
+    for codes in ([[code]], [[code, -code]], [[code, 0, 1]]):
+        matrices = {"one": Grid(torch.tensor(codes, dtype=torch.int8 if abs(code) < 128 else torch.int16), 0.1)}
+        assert all_equal(from_tensors(*to_tensors(matrices)), matrices)
+
+
+def test_a_file_holds_everything(file):
+    stored = load(file)
+    assert all_equal(stored.matrices, toy_matrices())
+    assert stored.others.keys() == {"bias"}
+    assert torch.equal(stored.others["bias"], torch.arange(3.0))
+    assert stored.spec == SPEC
+
+
+def test_the_header_can_be_read_by_people_and_other_programs(file):
+    with safe_open(file, framework="pt") as opened:
+        metadata, names = opened.metadata(), set(opened.keys())
+    assert metadata["task"] == "lm"
+    header = json.loads(metadata["compression"])
+    assert header["version"] == 1
+    assert header["spec"] == str(SPEC)
+    # 35 codes of five levels are twelve words of seven bits, eleven bytes.
+    assert header["matrices"]["gate.i"] == {
+        "kind": "grid", "shape": [5, 7], "step": 0.2, "lowest": -2, "levels": 5, "bits_per_weight": round(88 / 35, 3),
+    }  # fmt: skip
+    assert header["matrices"]["embedding.weight"]["rank"] == 2
+    assert header["matrices"]["embedding.weight"]["left"]["kind"] == "int4"
+    assert {"gate.i.codes", "cell.g.scales", "cell.o.values", "embedding.weight.right.scales", "bias"} <= names
+
+
+def test_five_levels_take_less_than_three_bits_in_the_file(tmp_path):
+    weights = {"one": matrix_of("round:0.2,clip:0.4", 200, 300)}
+    size = len(save(weights, {}, Spec.parse("gates=round:0.2,clip:0.4"), {}))
+    assert size * 8 < 2.5 * 200 * 300
+
+
+def test_names_that_clash_are_refused():
+    matrix = matrix_of("int8", 2, 3)
+    with pytest.raises(G2Error, match="two tensors of the file would be called 'a.codes'"):
+        save({"a": matrix}, {"a.codes": torch.zeros(1)}, SPEC, {})
+    with pytest.raises(G2Error, match="two tensors of the file would be called a.left.codes"):
+        to_tensors({"a": matrix_of("svd:1,int8", 2, 3), "a.left": matrix})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "compressed in version 2, this g2lstm reads up to 1; install a newer g2lstm"),
+        ({"version": 2**40}, "no version"),
+        ({"version": True}, "no version"),
+        ({"version": "1"}, "no version"),
+        ({"version": None}, "no version"),
+        ({"matrices": []}, "matrices must be a table"),
+        ({"matrices": None}, "matrices must be a table"),
+        ({"bits_per_weight": "4"}, "bits_per_weight a number"),
+        ({"bits_per_weight": 99.0}, "bits_per_weight must be"),
+        ({"spec": 3}, "spec must be text"),
+        ({"sha256": {}}, "sha256 must be text"),
+        ({"more": 1}, "has 'more', which means nothing"),
+    ],
+)
+def test_headers_that_are_wrong(change, message):
+    tensors, header = to_tensors(toy_matrices())
+    with pytest.raises(G2Error, match=message):
+        from_tensors(tensors, header | change)
+
+
+@pytest.mark.parametrize("key", ["version", "bits_per_weight", "matrices"])
+def test_headers_that_lack_something(key):
+    tensors, header = to_tensors(toy_matrices())
+    del header[key]
+    with pytest.raises(G2Error, match=f"has no {key}"):
+        from_tensors(tensors, header)
+
+
+DEEP: list = []
+for _ in range(900):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("gate.i", {"kind": "pickle"}, "must be of kind dense, half, grid, int8, int6, int4, low_rank, got 'pickle'"),
+        ("gate.i", {"kind": ["grid"]}, "must be of kind"),
+        ("gate.i", {"kind": DEEP}, "must be of kind"),
+        ("gate.i", {"shape": [5]}, "a shape of rows and columns"),
+        ("gate.i", {"shape": [0, 7]}, "a shape of rows and columns"),
+        ("gate.i", {"shape": [-5, -7]}, "a shape of rows and columns"),
+        ("gate.i", {"shape": [5.0, 7]}, "a shape of rows and columns"),
+        ("gate.i", {"shape": [True, 35]}, "a shape of rows and columns"),
+        ("gate.i", {"shape": [2**31, 7]}, "a shape of rows and columns"),
+        ("gate.i", {"shape": DEEP}, "a shape of rows and columns"),
+        ("gate.i", {"shape": [2**31 - 1, 2**31 - 1]}, "the tensor 'gate.i.codes' must be"),
+        ("gate.i", {"shape": [5, 8]}, "the tensor 'gate.i.codes' must be"),
+        ("gate.i", {"shape": [7, 5]}, None),
+        ("gate.i", {"step": -0.2}, "must lie between"),
+        ("gate.i", {"step": float("nan")}, "must lie between"),
+        ("gate.i", {"step": float("inf")}, "must lie between"),
+        ("gate.i", {"step": 1}, "number such as 0.2 as its step"),
+        ("gate.i", {"step": None}, "number such as 0.2 as its step"),
+        ("gate.i", {"levels": 1}, "a levels of 2 to 65536, got 1"),
+        ("gate.i", {"levels": 10**3000}, "a levels of 2 to 65536"),
+        ("gate.i", {"levels": 4}, "the tensor 'gate.i.codes' must be"),
+        ("gate.i", {"lowest": -40000}, "a lowest of"),
+        ("gate.i", {"lowest": 32767}, "codes of 'gate.i' must be at most 32767"),
+        ("gate.i", {"bits_per_weight": 1.0}, "the header says of 'gate.i' what is not true"),
+        ("gate.i", {"bits_per_weight": DEEP}, "as its bits_per_weight"),
+        ("gate.i", {"extra": 1}, "of kind grid must have levels, lowest, step"),
+        ("cell.g", {"kind": "dense"}, "the tensor 'cell.g.codes' belongs to no matrix"),
+        ("cell.o", {"kind": "int8"}, "the tensor 'cell.o.codes' is missing"),
+        ("softmax", {"group": 0}, "a group of 1 to"),
+        ("softmax", {"group": -32}, "a group of 1 to"),
+        ("softmax", {"group": 10**30}, "a group of 1 to"),
+        ("softmax", {"group": 16}, "the tensor 'softmax.scales' must be"),
+        ("embedding.weight", {"rank": 3}, "its left factor must be 9 x 3"),
+        ("embedding.weight", {"rank": 10}, "a rank of 1 to 9"),
+        ("embedding.weight", {"left": None}, "must be of kind dense, half, int8, int6, int4, got None"),
+        ("embedding.weight", {"shape": [9, 41]}, "its right factor must be 2 x 41"),
+    ],
+)
+def test_entries_that_are_wrong(name, change, message):
+    tensors, header = to_tensors(toy_matrices())
+    header["matrices"][name] = header["matrices"][name] | change
+    if message is None:
+        assert from_tensors(tensors, header)[name].shape == (7, 5)
+        return
+    with pytest.raises(G2Error, match=message) as raised:
+        from_tensors(tensors, header)
+    assert len(str(raised.value)) < 400
+
+
+def test_a_factor_is_not_of_low_rank_itself():
+    tensors, header = to_tensors(toy_matrices())
+    entry = header["matrices"]["embedding.weight"]
+    entry["left"] = entry | {"shape": [9, 2]}
+    with pytest.raises(G2Error, match="must be of kind dense, half, int8, int6, int4, got 'low_rank'"):
+        from_tensors(tensors, header)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "message"),
+    [
+        ("gate.i.codes", torch.zeros(11, dtype=torch.int8), "must be"),
+        ("gate.i.codes", torch.full((11,), 255, dtype=torch.uint8), "damaged: one of them is beyond the 5 levels"),
+        ("cell.g.scales", torch.full((5,), torch.nan), "there is a NaN or more"),
+        ("cell.g.scales", torch.zeros(5, dtype=torch.float16), "must be"),
+        ("cell.o.values", torch.full((5, 7), torch.inf), "holds NaN or numbers beyond"),
+        ("softmax.scales", torch.full((3, 2), torch.inf, dtype=torch.float16), "there is a NaN or more"),
+        ("surplus", torch.zeros(1), "'surplus' belongs to no matrix"),
+    ],
+)
+def test_tensors_that_are_wrong(name, tensor, message):
+    tensors, header = to_tensors(toy_matrices())
+    with pytest.raises(G2Error, match=message):
+        from_tensors(tensors | {name: tensor}, header)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no JSON"),
+        ("[1]", "must be a table, got \\[1\\]"),
+        ('{"version": 1, "version": 1}', "a key is there twice"),
+        ('{"version": NaN}', "NaN is not a number"),
+        ('{"version": -Infinity}', "-Infinity is not a number"),
+        ('{"version": ' + "9" * 5000 + "}", "no JSON"),
+        ("[" * 100_000, "no JSON"),
+        ('{"a":' * 100_000, "no JSON"),
+    ],
+)
+def test_text_that_is_no_header(text, message):
+    with pytest.raises(G2Error, match=message):
+        parse_header(text)
+
+
+def rewritten(path, *, tensors=None, **changes):
+    """The file with other tensors, or another header, sealed with a checksum that is right."""
+    with safe_open(path, framework="pt") as opened:
+        metadata, found = opened.metadata(), {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    header = json.loads(metadata.pop("compression")) | changes
+    found = found | (tensors or {})
+    header["sha256"] = storage._checksum(found, header, metadata)
+    path.write_bytes(save_tensors(found, {**metadata, "compression": json.dumps(header)}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"spec": "gates=bogus"}, "'bogus' is not a step"),
+        ({"spec": "cell=int8;gates=int8"}, "its header has no spec, but 'cell=int8;gates=int8'"),
+        ({"version": 7}, "install a newer g2lstm$"),
+        ({"tensors": {"cell.g.scales": torch.zeros(4)}}, "'cell.g.scales' must be"),
+        ({"tensors": {"x": torch.zeros(2, dtype=torch.int64)}}, "'x' is I64"),
+        ({"tensors": {"x": torch.zeros(2, 0)}}, "'x' is F32 .2, 0., and no weights are"),
+    ],
+)
+def test_files_that_are_wrong_but_for_their_checksum(file, changes, message):
+    rewritten(file, **changes)
+    with pytest.raises(G2Error, match=message) as raised:
+        load(file)
+    assert str(file) in str(raised.value)
+
+
+def test_a_file_without_a_header(tmp_path):
+    path = tmp_path / "plain.safetensors"
+    path.write_bytes(save_tensors({"a": torch.zeros(2)}))
+    with pytest.raises(G2Error, match="no JSON that can be used"):
+        load(path)
+    with pytest.raises(G2Error, match="cannot be read"):
+        load(tmp_path / "missing")
+    with pytest.raises(G2Error, match="cannot be read"):
+        load(tmp_path)
+
+
+def raw(header, data):
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\0" * 8,
+        b"\xff" * 64,
+        raw({"a": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}}, b"\0" * 3),
+        raw({"a": {"dtype": "F32", "shape": [2**63, 0], "data_offsets": [0, 0]}}, b""),
+        raw({"a": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 4]}}, b"\0" * 4),
+    ],
+)
+def test_bytes_that_are_no_file(tmp_path, content):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(G2Error, match="cannot be read"):
+        load(path)
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data())
+def test_any_damage_is_noticed_or_changes_nothing(tmp_path_factory, data):
+    content = bytearray(save(toy_matrices(), {"bias": torch.arange(3.0)}, SPEC, {"task": "lm"}))
+    for _ in range(data.draw(st.integers(1, 3))):
+        match data.draw(st.sampled_from(["flip", "cut", "insert", "swap"])):
+            case "flip":
+                content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+            case "cut":
+                start = data.draw(st.integers(0, len(content) - 2))
+                del content[start : start + data.draw(st.integers(1, 40))]
+                content = content or bytearray(b"\0")
+            case "insert":
+                start = data.draw(st.integers(0, len(content) - 1))
+                content[start:start] = data.draw(st.binary(min_size=1, max_size=9))
+            case "swap":
+                one, other = (data.draw(st.integers(0, len(content) - 1)) for _ in range(2))
+                content[one], content[other] = content[other], content[one]
+    path = tmp_path_factory.mktemp("fuzz") / "model.safetensors"
+    path.write_bytes(content)
+    try:
+        stored = load(path)
+    except G2Error:
+        return
+    assert all_equal(stored.matrices, toy_matrices())
+    assert torch.equal(stored.others["bias"], torch.arange(3.0))
+    assert stored.spec == SPEC
+
+
+def test_every_flipped_byte_of_a_tensor_is_noticed(file):
+    content = file.read_bytes()
+    start = 8 + struct.unpack("<Q", content[:8])[0]
+    assert len(content) - start > 300
+    for place in range(start, len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        file.write_bytes(damaged)
+        with pytest.raises(G2Error, match="does not have the checksum"):
+            load(file)
+
+
+NONSENSE = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["grid", "int8", "low_rank", "dense", ""]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(deadline=None, max_examples=120)
+@given(data=st.data())
+def test_a_header_made_up_is_refused_or_gives_matrices(data):
+    """A stranger can make a checksum too: whatever the header says, there is one error, or matrices that work."""
+    tensors, header = to_tensors(toy_matrices())
+    for _ in range(data.draw(st.integers(1, 3))):
+        table = header
+        while True:
+            key = data.draw(st.sampled_from(sorted(table)))
+            if isinstance(table[key], dict) and table[key] and data.draw(st.booleans()):
+                table = table[key]
+                continue
+            break
+        match data.draw(st.sampled_from(["replace", "near", "delete", "copy"])):
+            case "replace":
+                table[key] = data.draw(NONSENSE)
+            case "near" if isinstance(table[key], int | float):
+                table[key] += data.draw(st.sampled_from([-1, 1, 2**31, 0.5]))
+            case "near" if isinstance(table[key], list) and table[key]:
+                table[key] = table[key][::-1]
+            case "delete" if len(table) > 1:
+                del table[key]
+            case "copy":
+                table[data.draw(st.sampled_from(sorted(table)))] = table[key]
+    try:
+        matrices = from_tensors(tensors, header)
+    except G2Error:
+        return
+    for matrix in matrices.values():
+        assert isinstance(matrix, Dense | Grid | RowIntegers | GroupInt4 | LowRank)
+        assert matrix.dequantize().shape == matrix.shape

@@ -1,0 +1,428 @@
+"""The training loop: resumed training is uninterrupted training, to the bit; signals, budgets, divergence."""
+
+import errno
+import os
+import signal
+
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
+
+from g2lstm import G2Error
+from g2lstm.config import parse_recipe
+from g2lstm.data.corpus import prepare_stream, prepare_tokenizer
+from g2lstm.runs.directory import RunDirectory
+from g2lstm.runs.models import build_language_model
+from g2lstm.training.budget import fitted_epochs
+from g2lstm.training.checkpoint import load_checkpoint
+from g2lstm.training.lm import LanguageModelTask
+from g2lstm.training.loop import Interrupted, Trainer
+from tests.training.observers import Silent
+
+ADAMW = {"name": "adamw", "lr": 0.01}
+NTASGD = {"name": "ntasgd", "lr": 30.0, "window": 1}
+
+
+@pytest.fixture
+def data(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for split, lines in (("train", 60), ("valid", 12), ("test", 12)):
+        words = torch.randint(20, (lines, 9), generator=generator).tolist()
+        (folder / f"{split}.txt").write_text("\n".join(" ".join(f"w{w}" for w in line) for line in words) + "\n")
+    return folder
+
+
+def make_trainer(data, out, observer, optimizer=ADAMW, **train):
+    train = {"epochs": 3, "batch_size": 4, "bptt": 8, "optimizer": optimizer, **train}
+    recipe = parse_recipe({
+        "task": "lm", "data": {"path": str(data)}, "train": train,
+        "model": {"embedding": 8, "hidden": 12, "layers": 2}, "evaluate": {"batch_size": 2},
+    })  # fmt: skip
+    tokenizer = prepare_tokenizer(data / "train.txt", cache=data)
+    streams = {split: prepare_stream(data / f"{split}.txt", tokenizer, cache=data) for split in ("train", "valid")}
+    run = RunDirectory(out)
+    if not run.recipe_file.exists():
+        run = RunDirectory.create(out, recipe, {"tokenizer.json": tokenizer})
+    torch.manual_seed(recipe.train.seed)
+    model = build_language_model(recipe, len(tokenizer))
+    task = LanguageModelTask(recipe, model, streams["train"], streams["valid"])
+    return Trainer(task, recipe.train, run, Accelerator(cpu=True), observer)
+
+
+def weights(trainer):
+    return {name: value.clone() for name, value in trainer.task.model.state_dict().items()}
+
+
+@pytest.mark.parametrize("optimizer", [ADAMW, NTASGD], ids=["adamw", "ntasgd"])
+@pytest.mark.parametrize("cut", [1, 20, 45])
+def test_resumed_training_is_uninterrupted_training(data, tmp_path, optimizer, cut):
+    epochs = 3 if optimizer is ADAMW else 6
+    whole = make_trainer(data, tmp_path / "whole", Silent(), optimizer, epochs=epochs)
+    whole.train()
+
+    def stop(progress):
+        if progress.step == cut:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    first = make_trainer(data, tmp_path / "cut", Silent(stop), optimizer, epochs=epochs)
+    with pytest.raises(Interrupted, match="state is saved"):
+        first.train()
+    assert first.progress.step == cut
+    torch.manual_seed(999)  # what a new process would have
+    second = make_trainer(data, tmp_path / "cut", Silent(), optimizer, epochs=epochs)
+    progress = second.train(resume=True)
+    assert progress.step == whole.progress.step > cut
+    assert progress.best == whole.progress.best
+    for name, value in weights(whole).items():
+        assert torch.equal(second.task.model.state_dict()[name], value), name
+    ours, theirs = RunDirectory(tmp_path / "cut").load_weights(), RunDirectory(tmp_path / "whole").load_weights()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    if whole.averaging is not None:
+        assert whole.averaging.is_averaging  # else the test would not reach the averages
+        for a, b in zip(second.averaging.average.means, whole.averaging.average.means, strict=True):
+            assert torch.equal(a, b)
+
+
+def test_a_finished_run_stays_finished(data, tmp_path):
+    make_trainer(data, tmp_path / "run", Silent()).train()
+    again = make_trainer(data, tmp_path / "run", Silent())
+    steps = again.train(resume=True).step
+    assert steps == again.progress.step
+    assert again.observer.shares == []
+
+
+def test_training_learns_and_writes_what_it_promises(data, tmp_path):
+    observer = Silent()
+    trainer = make_trainer(data, tmp_path / "run", observer, epochs=4)
+    progress = trainer.train()
+    run = trainer.run
+    assert observer.validations[-1].loss < observer.validations[0].loss
+    assert observer.shares == sorted(observer.shares)
+    assert observer.shares[-1] == 1.0
+    assert progress.epoch == 4
+    assert all(0 <= v <= 1 for k, v in observer.validations[-1].scores.items() if k.startswith("saturation/"))
+    for path in (
+        run.recipe_file,
+        run.path / "tokenizer.json",
+        run.model_file,
+        run.metrics_file,
+        run.events,
+        run.checkpoints,
+    ):
+        assert path.exists()
+    kinds = [line["kind"] for line in run.metrics()]
+    assert kinds.count("valid") == 5
+    assert "train" in kinds
+
+
+def test_every_token_of_an_epoch_is_read_once(data, tmp_path):
+    trainer = make_trainer(data, tmp_path / "run", Silent(), epochs=1)
+    trainer.train()
+    assert trainer.progress.tokens == trainer.task.columns.predictions
+
+
+def test_minutes_are_turned_into_epochs(data, tmp_path):
+    trainer = make_trainer(data, tmp_path / "run", Silent(), epochs=None, minutes=0.02)
+    progress = trainer.train()
+    assert progress.epochs is not None
+    assert any("enough for" in message for message in trainer.observer.messages)
+    assert progress.epoch + trainer.task.epoch_progress >= progress.epochs
+
+
+# Of the first, five epochs with their validations take exactly 60 seconds; of the second, one minute is left after
+# five: two seconds of training and two of validation.
+@pytest.mark.parametrize(
+    ("minutes", "epoch", "validation", "expected"),
+    [(1, 10, 2, 5.0), (64 / 60, 10, 2, 5.2), (1, 60, 0, 1.0), (1, 120, 0, 0.5)],
+)
+def test_fitted_epochs_by_hand(minutes, epoch, validation, expected):
+    assert fitted_epochs(minutes, epoch, validation) == pytest.approx(expected)
+
+
+def test_epochs_end_training_before_the_minutes_do(data, tmp_path):
+    trainer = make_trainer(data, tmp_path / "run", Silent(), epochs=2, minutes=60)
+    assert trainer.train().epoch == 2
+    assert trainer.observer.shares == sorted(trainer.observer.shares)
+    assert trainer.observer.shares[-1] == 1.0
+
+
+def test_the_best_weights_are_kept_not_the_last(data, tmp_path):
+    trainer = make_trainer(data, tmp_path / "run", Silent(), {"name": "adamw", "lr": 0.3}, epochs=6)
+    progress = trainer.train()
+    losses = [validation.loss for validation in trainer.observer.validations]
+    assert progress.best == min(losses) < losses[-1]  # else the test says nothing
+    trainer.task.model.load_state_dict(trainer.run.load_weights())
+    assert trainer.task.validate().loss == pytest.approx(min(losses), rel=1e-6)
+
+
+def test_the_mean_of_the_weights_is_what_is_validated_and_kept(data, tmp_path):
+    optimizer = {"name": "ntasgd", "lr": 5.0, "start": "asgd"}
+    trainer = make_trainer(data, tmp_path / "run", Silent(), optimizer, epochs=1)
+    trainer.train()
+    own = trainer.task.validate().loss
+    with trainer.averaging.evaluation_weights():
+        mean = trainer.task.validate().loss
+    assert mean != own
+    assert trainer.observer.validations[-1].loss == pytest.approx(mean, rel=1e-6)
+
+
+def test_checkpoints_come_with_the_clock(data, tmp_path):
+    seen = []
+    observer = Silent(lambda progress: seen.append(len(list((tmp_path / "run/checkpoints").glob("*.json")))))
+    make_trainer(data, tmp_path / "run", observer, epochs=1, checkpoint_minutes=1e-9).train()
+    assert max(seen) == 2  # before the end of the only epoch
+
+
+def test_the_state_is_carried_from_window_to_window(data, tmp_path):
+    task = make_trainer(data, tmp_path / "run", Silent()).task
+    task.model.eval()
+    first, second = task.next_batch(), task.next_batch()
+    task.loss(task.module, first)
+    carried = task.loss(task.module, second).nats
+    task.start_epoch()
+    assert task.loss(task.module, second).nats != carried
+
+
+@pytest.mark.parametrize("damage", ["all", "text"])
+def test_what_cannot_be_resumed_is_refused_and_left_alone(data, tmp_path, damage):
+    def stop(progress):
+        if progress.step == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        make_trainer(data, tmp_path / "run", Silent(stop)).train()
+    before = (tmp_path / "run/model.safetensors").read_bytes()
+    if damage == "all":
+        for path in (tmp_path / "run/checkpoints").glob("*.safetensors"):
+            path.write_bytes(path.read_bytes()[:-10])
+        message = "no other is whole"
+    else:
+        text = data / "train.txt"
+        text.write_text("".join(reversed(text.read_text().splitlines(keepends=True))))
+        message = r"training data of .* have changed since its last checkpoint \(train_sha256\)"
+    with pytest.raises(G2Error, match=message):
+        make_trainer(data, tmp_path / "run", Silent()).train(resume=True)
+    assert (tmp_path / "run/model.safetensors").read_bytes() == before
+
+
+def spoil(trainer, is_bad, *, where="gradient"):
+    """Makes the gradient or the loss of some steps infinite, and notes the batches of these."""
+    batches, original = [], trainer.task.loss
+
+    def loss(module, batch):
+        found = original(module, batch)
+        if not is_bad(trainer.progress.step):
+            return found
+        batches.append(batch)
+        factor = float("inf")
+        if where == "gradient":  # the value as it was, the gradient not
+            return found._replace(total=found.total.detach() + (found.total - found.total.detach()) * factor)
+        return found._replace(total=found.total * factor, nats=factor)
+
+    trainer.task.loss = loss
+    return batches
+
+
+@pytest.mark.parametrize("where", ["gradient", "loss"])
+def test_an_update_that_is_not_finite_is_left_out_and_counted(data, tmp_path, where):
+    seen = {}
+    observer = Silent(lambda progress: seen.update({progress.step: weights(trainer)}))
+    trainer = make_trainer(data, tmp_path / "run", observer, epochs=1)
+    batches = spoil(trainer, lambda step: step in (4, 5, 9), where=where)
+    progress = trainer.train()
+    assert (progress.skipped, progress.skipped_in_a_row, progress.finished) == (3, 0, True)
+    assert sorted(set(range(1, progress.step + 1)) - set(seen)) == [5, 6, 10]
+    assert all(value.isfinite().all() for value in weights(trainer).values())
+    assert progress.tokens < trainer.task.columns.predictions
+    # The batch of the newest row is kept, and its first one.
+    kept = load_checkpoint(tmp_path / "run/skipped-batch.json")
+    assert kept["step"] == 10
+    assert kept["loss" if where == "loss" else "gradient"] in ("inf", "nan")
+    assert torch.equal(kept["batch"]["tokens"], batches[2].tokens)
+    assert torch.equal(kept["batch"]["targets"], batches[2].targets)
+    assert "embedding.weight" in kept["gradients_not_finite"]
+    assert [m for m in observer.messages if "this update is left out, its batch is in" in m and "step 5:" in m]
+    assert trainer.run.metrics()[-1]["skipped"] == 3
+
+
+def test_a_left_out_update_changes_no_weight(data, tmp_path):
+    before = []
+    trainer = make_trainer(data, tmp_path / "run", Silent(), clip=0.0, epochs=1)
+    spoil(trainer, lambda step: before.append(weights(trainer)) or step == 0)
+    trainer.observer.after = lambda progress: next(iter(()))
+    with pytest.raises(StopIteration):
+        trainer.train()
+    assert all(torch.equal(value, before[1][name]) for name, value in before[0].items())
+
+
+def test_too_many_left_out_in_a_row_end_training(data, tmp_path):
+    trainer = make_trainer(data, tmp_path / "run", Silent())
+    before = weights(trainer)
+    batches = spoil(trainer, lambda step: True)
+    with pytest.raises(
+        G2Error,
+        match=r"10 updates in a row .*skipped-batch.json\), and the gradient became (nan|inf) after step 10; "
+        "there is no checkpoint yet",
+    ):
+        trainer.train()
+    assert all(torch.equal(value, before[name]) for name, value in weights(trainer).items())
+    kept = load_checkpoint(tmp_path / "run/skipped-batch.json")
+    assert torch.equal(kept["batch"]["tokens"], batches[0].tokens)
+
+
+def test_the_carried_state_stays_finite(data, tmp_path):
+    task = make_trainer(data, tmp_path / "run", Silent()).task
+    task.loss(task.module, task.next_batch())
+    before = [h.clone() for h, _ in task.state]
+    bias = task.model.softmax_bias.detach().clone()
+    with torch.no_grad():
+        task.model.softmax_bias.fill_(float("nan"))
+    task.loss(task.module, task.next_batch())
+    assert all(torch.equal(h, old) for (h, _), old in zip(task.state, before, strict=True))
+    with torch.no_grad():
+        task.model.softmax_bias.copy_(bias)
+    task.loss(task.module, task.next_batch())
+    assert not any(torch.equal(h, old) for (h, _), old in zip(task.state, before, strict=True))
+
+
+def test_a_scaler_of_the_loss_is_lowered_and_the_update_counted(data, tmp_path):
+    """As with float16 on a GPU, where accelerate makes such a scaler."""
+    trainer = make_trainer(data, tmp_path / "run", Silent(), epochs=1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    accelerator = Accelerator(cpu=True)
+    accelerator.scaler = scaler
+    optimizer = AcceleratedOptimizer(trainer.optimizer.optimizer, scaler=scaler)
+    accelerator._optimizers.append(optimizer)
+    trainer.accelerator, trainer.optimizer = accelerator, optimizer
+    before = weights(trainer)
+    spoil(trainer, lambda step: step < 2)
+    seen = []
+    trainer.observer.after = lambda progress: seen.append((progress.step, scaler.get_scale()))
+    assert trainer.train().skipped == 2
+    assert seen[0] == (3, 256.0)
+    assert not torch.equal(weights(trainer)["embedding.weight"], before["embedding.weight"])
+    assert all(value.isfinite().all() for value in weights(trainer).values())
+
+
+def test_weights_that_are_not_finite_are_never_saved(data, tmp_path):
+    def poison(progress):
+        if progress.step == 3:
+            with torch.no_grad():
+                trainer.task.model.softmax_bias[0] = float("inf")
+
+    trainer = make_trainer(data, tmp_path / "run", Silent(poison), checkpoint_minutes=1e-9)
+    with pytest.raises(G2Error, match=r"model.softmax_bias is no longer finite after step 3; .*step-00000002.json"):
+        trainer.train()
+    assert sorted(path.stem[-1] for path in (tmp_path / "run/checkpoints").glob("*.json")) == ["1", "2"]
+    for path in (tmp_path / "run/checkpoints").glob("*.json"):
+        assert all(value.isfinite().all() for value in load_checkpoint(path)["model"].values())
+
+
+def test_weights_that_are_not_finite_are_never_the_best(data, tmp_path):
+    """Those of a word that the validation text lacks would not show there."""
+    trainer = make_trainer(data, tmp_path / "run", Silent(), epochs=1)
+    validation = trainer.task.validate()
+    trainer.task.validate = lambda: validation
+    with torch.no_grad():
+        trainer.task.model.embedding.weight[0] = float("nan")
+    with pytest.raises(G2Error, match=r"embedding.weight is no longer finite after step 0"):
+        trainer.train()
+    assert not trainer.run.model_file.exists()
+
+
+def test_divergence_names_the_last_good_checkpoint(data, tmp_path):
+    def poison(progress):
+        if progress.step == 20:
+            with torch.no_grad():
+                trainer.task.model.softmax_bias.fill_(float("nan"))
+
+    trainer = make_trainer(data, tmp_path / "run", Silent(poison))
+    with pytest.raises(G2Error, match=r"loss became nan after step 30; the last good state is .*step-0000.*lower"):
+        trainer.train()
+    trainer = make_trainer(data, tmp_path / "run", Silent())
+    trainer.train(resume=True)
+    assert all(value.isfinite().all() for value in weights(trainer).values())
+
+
+def test_finetuning_stops_by_the_trigger(data, tmp_path):
+    settings = {"name": "ntasgd", "lr": 20.0, "window": 1, "start": "asgd"}
+    observer = Silent()
+    trainer = make_trainer(data, tmp_path / "run", observer, settings, epochs=60)
+    progress = trainer.train()
+    assert progress.epoch < 60
+    assert any("finetune phase ends" in message for message in observer.messages)
+
+
+@pytest.mark.parametrize("optimizer", [ADAMW, {"name": "ntasgd", "lr": 5.0, "start": "asgd", "window": 9}])
+def test_a_lost_model_is_made_anew_from_the_checkpoint(data, tmp_path, optimizer):
+    first = make_trainer(data, tmp_path / "run", Silent(), optimizer)
+    first.train()
+    (tmp_path / "run/model.safetensors").unlink()
+    second = make_trainer(data, tmp_path / "run", Silent(), optimizer)
+    progress = second.train(resume=True)
+    assert progress.finished
+    assert "model.safetensors was gone" in second.observer.messages[-1]
+    expected = weights(first)
+    if first.averaging is not None:
+        with first.averaging.evaluation_weights():
+            expected = weights(first)
+    found = second.run.load_weights()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    second.task.model.load_state_dict(found)
+    assert progress.best == pytest.approx(second.task.validate().loss, rel=1e-6)
+
+
+def test_weights_say_how_long_they_were_trained_and_scores_too(data, tmp_path):
+    trainer = make_trainer(data, tmp_path / "run", Silent(), {"name": "adamw", "lr": 0.3}, epochs=6)
+    trainer.train()
+    losses = [validation.loss for validation in trainer.observer.validations]
+    best = losses.index(min(losses))
+    assert 0 < best < 6  # else the test says nothing
+    steps = trainer.run.training_facts()["steps"]
+    assert int(steps) == trainer.progress.step // 6 * best
+    assert f"|steps:{steps}|" in trainer.run.signature()
+    assert "epochs" not in trainer.run.training_facts()
+    fitted = make_trainer(data, tmp_path / "minutes", Silent(), epochs=None, minutes=0.02)
+    fitted.train()
+    facts = fitted.run.training_facts()
+    if int(facts["steps"]):  # the best may be the first
+        assert float(facts["epochs"]) == fitted.progress.epochs
+        assert f"|epochs:{facts['epochs']}|" in fitted.run.signature()
+
+
+def test_a_full_disk_ends_training_and_it_can_be_taken_up(data, tmp_path, monkeypatch):
+    whole = make_trainer(data, tmp_path / "whole", Silent())
+    whole.train()
+    first = make_trainer(data, tmp_path / "run", Silent())
+
+    def full(handle):
+        if first.progress.step > 20 and not os.path.isdir(f"/proc/self/fd/{handle}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(G2Error, match=r"disk is full.*Make room"):
+            first.train()
+    second = make_trainer(data, tmp_path / "run", Silent())
+    second.train(resume=True)
+    assert "going on from step 16" in second.observer.messages
+    assert all(torch.equal(value, weights(whole)[name]) for name, value in weights(second).items())
+
+
+def test_a_checkpoint_that_finds_no_room_names_the_one_before(data, tmp_path, monkeypatch):
+    trainer = make_trainer(data, tmp_path / "run", Silent())
+
+    def stop(progress):
+        if progress.step == 20:
+            monkeypatch.setattr(os, "fsync", full)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    trainer.observer.after = stop
+    with pytest.raises(G2Error, match=r"No space left.*the last good state is .*step-00000016.json, from which --res"):
+        trainer.train()

@@ -1,0 +1,140 @@
+"""Translation in the training loop: resumed is uninterrupted, processes share batches, the loss is what it says."""
+
+import os
+import signal
+
+import pytest
+import torch
+from accelerate import Accelerator
+from torch.nn import functional as F
+
+from g2lstm.config import parse_recipe
+from g2lstm.data.pairs import PairFiles, prepare_pairs, prepare_tokenizers
+from g2lstm.runs.directory import RunDirectory
+from g2lstm.runs.models import build_translation_model
+from g2lstm.training.loop import Interrupted, Trainer
+from g2lstm.training.mt import TranslationLoss, TranslationTask
+from tests.training.observers import Silent
+
+ADAMW = {"name": "adamw", "lr": 0.01}
+ADADELTA = {"name": "adadelta"}
+
+
+@pytest.fixture
+def data(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for split, lines in (("train", 60), ("valid", 8), ("test", 8)):
+        lengths = torch.randint(2, 7, (lines,), generator=generator).tolist()
+        words = [torch.randint(9, (length,), generator=generator).tolist() for length in lengths]
+        for side, mark in (("de", "w"), ("en", "v")):
+            text = "\n".join(" ".join(f"{mark}{w}" for w in line) for line in words)
+            (folder / f"{split}.{side}").write_text(text + "\n")
+    return folder
+
+
+def make_task(data, optimizer=ADAMW, world=(0, 1), **train):
+    train = {"epochs": 3, "batch_size": 8, "optimizer": optimizer, **train}
+    recipe = parse_recipe({
+        "task": "mt", "data": {"path": str(data), "source": "de", "target": "en", "tokenizer": "word"}, "train": train,
+        "model": {"embedding": 8, "hidden": 12},
+    })  # fmt: skip
+    files = {split: PairFiles(data / f"{split}.de", data / f"{split}.en") for split in ("train", "valid")}
+    tokenizers = prepare_tokenizers(files["train"], "word", cache=data)
+    corpora = [prepare_pairs(files[split], *tokenizers, cache=data) for split in ("train", "valid")]
+    torch.manual_seed(recipe.train.seed)
+    model = build_translation_model(recipe, *map(len, tokenizers))
+    return recipe, TranslationTask(recipe, model, *corpora, tokenizers, rank=world[0], world_size=world[1])
+
+
+def make_trainer(data, out, observer, optimizer=ADAMW, **train):
+    recipe, task = make_task(data, optimizer, **train)
+    run = RunDirectory(out)
+    if not run.recipe_file.exists():
+        run = RunDirectory.create(out, recipe, {})
+    return Trainer(task, recipe.train, run, Accelerator(cpu=True), observer)
+
+
+@pytest.mark.parametrize("optimizer", [ADAMW, ADADELTA], ids=["adamw", "adadelta"])
+@pytest.mark.parametrize("cut", [1, 8, 13])
+def test_resumed_training_is_uninterrupted_training(data, tmp_path, optimizer, cut):
+    whole = make_trainer(data, tmp_path / "whole", Silent(), optimizer)
+    whole.train()
+
+    def stop(progress):
+        if progress.step == cut:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        make_trainer(data, tmp_path / "cut", Silent(stop), optimizer).train()
+    torch.manual_seed(999)  # what a new process would have
+    second = make_trainer(data, tmp_path / "cut", Silent(), optimizer)
+    assert second.train(resume=True).step == whole.progress.step
+    for name, value in whole.task.model.state_dict().items():
+        assert torch.equal(second.task.model.state_dict()[name], value), name
+    best, expected = second.run.load_weights(), whole.run.load_weights()
+    assert all(torch.equal(best[name], value) for name, value in expected.items())
+
+
+def test_processes_together_have_the_gradient_of_one(data):
+    """Each reads its part of a batch; the mean of their gradients is that of the whole batch."""
+    gradients = []
+    for world in ([(0, 1)], [(0, 3), (1, 3), (2, 3)]):
+        each = []
+        for place in world:
+            _, task = make_task(data, world=place)
+            task.model.eval()  # no noise, no dropout
+            batch = task.next_batch()
+            loss = task.loss(task.module, batch)
+            loss.total.backward()
+            assert loss.tokens == batch.target_tokens
+            each.append(torch.cat([p.grad.flatten() for p in task.model.parameters()]))
+        gradients.append(torch.stack(each).mean(0))
+    assert torch.allclose(*gradients, atol=1e-7)
+
+
+def test_loss_is_that_of_torch(data):
+    _, task = make_task(data, label_smoothing=0.2)
+    task.model.eval()
+    batch = task.next_batch()
+    features = task.model(batch.source, batch.source_lengths, batch.inputs)
+    logits = F.linear(features, task.model.output_weight, task.model.softmax_bias).flatten(0, 1)
+    found = task.loss(task.module, batch)
+    assert isinstance(task.module, TranslationLoss)
+    expected = F.cross_entropy(logits, batch.targets.flatten(), label_smoothing=0.2)
+    assert found.total.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert found.nats == pytest.approx(F.cross_entropy(logits, batch.targets.flatten()).item(), rel=1e-5)
+
+
+def test_validation(data):
+    _, task = make_task(data, best_by="loss")
+    task.model.train()
+    found = task.validate()
+    assert task.model.training
+    assert found.criterion == found.loss
+    assert 0 <= found.scores["bleu"] <= 100
+    for side, layers in (("encoder", 2), ("decoder", 2)):
+        for layer in range(layers):
+            assert 0 <= found.scores[f"saturation/{side}.{layer}/forget"] <= 1
+    _, task = make_task(data)
+    found = task.validate()
+    assert found.criterion == -found.scores["bleu"]
+
+
+def test_patience_ends_training(data, tmp_path):
+    observer = Silent()
+    trainer = make_trainer(data, tmp_path / "run", observer, {"name": "adamw", "lr": 1e-9}, epochs=50, patience=2)
+    progress = trainer.train()
+    assert progress.epoch == 2
+    assert progress.finished
+    assert "2 validations without a better one: training ends" in observer.messages
+
+
+def test_weights_say_what_they_were_trained_on(data, tmp_path):
+    trainer = make_trainer(data, tmp_path / "run", Silent(), epochs=1)
+    trainer.train()
+    facts = trainer.run.training_facts()
+    assert facts["train_pairs"] == "60"
+    assert facts["train_pairs_kept"] == "60"
+    assert len(facts["train_sha256"].split("+")) == 2

@@ -1,0 +1,216 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from g2lstm.errors import G2Error
+from g2lstm.training.optim import (
+    NonMonotoneAveraging,
+    NonMonotoneTrigger,
+    WeightAverage,
+    adamw,
+    load_optimizer_state,
+    one_cycle,
+    optimizer_state,
+    set_learning_rate,
+    sgd,
+)
+
+
+def fired(losses, patience):
+    trigger = NonMonotoneTrigger(patience)
+    return [trigger.check(loss) for loss in losses]
+
+
+def test_trigger_by_hand():
+    losses = [9, 8, 7, 6, 5, 5.5, 5.4, 5.3, 5.2, 5.1, 5.05, 4.9]
+    # With patience 5, check number 11 (5.05) is the first with 5 among "all but the last 5": 9, 8, 7, 6, 5.
+    assert fired(losses, 5) == [False] * 10 + [True, False]
+    assert fired([1, 2, 3, 4], 0) == [False, True, True, True]
+    assert fired([3, 3, 3, 3], 1) == [False] * 4
+
+
+@given(st.lists(st.floats(0, 100), max_size=30), st.integers(0, 7))
+def test_trigger_is_its_definition(losses, patience):
+    expected = [
+        t > patience and losses[t] > min(losses[: t - patience]) if t > patience else False for t in range(len(losses))
+    ]
+    assert fired(losses, patience) == expected
+
+
+def test_trigger_resumes():
+    losses = [5, 4, 3, 4, 4, 4, 4, 2]
+    one, other = NonMonotoneTrigger(2), NonMonotoneTrigger(2)
+    first = [one.check(loss) for loss in losses[:4]]
+    other.load_state_dict(one.state_dict())
+    assert first + [other.check(loss) for loss in losses[4:]] == fired(losses, 2)
+
+
+def test_trigger_refuses_what_is_not_a_number():
+    with pytest.raises(G2Error, match="validation loss is not a number"):
+        NonMonotoneTrigger().check(math.nan)
+    with pytest.raises(G2Error, match="patience must be at least 0"):
+        NonMonotoneTrigger(-1)
+
+
+def parameters():
+    generator = torch.Generator().manual_seed(3)
+    return [nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64)) for shape in ((4, 3), (5,))]
+
+
+def give_gradients(weights, step):
+    generator = torch.Generator().manual_seed(step)
+    for p in weights:
+        p.grad = torch.randn(p.shape, generator=generator, dtype=p.dtype) + p.detach()
+
+
+def test_average_is_the_mean_of_all_weights_since_it_began():
+    weights = parameters()
+    optimizer, averaging = sgd(weights, 0.1, 0.01), NonMonotoneAveraging(weights, patience=1)
+    history = []
+    for step in range(12):
+        give_gradients(weights, step)
+        optimizer.step()
+        averaging.after_update()
+        history.append([p.detach().clone() for p in weights])
+        if step in (1, 2, 3):
+            assert averaging.check(float(step)) == (step == 3)
+    assert averaging.is_averaging
+    since = history[4:]  # updates after the check that fired
+    for k, mean in enumerate(averaging.average.means):
+        assert torch.allclose(mean, torch.stack([values[k] for values in since]).mean(0), atol=1e-14)
+
+
+def test_iterates_are_those_of_torch_asgd_and_its_mean_but_for_the_first():
+    ours, theirs = parameters(), parameters()
+    optimizer, average = sgd(ours, 0.1, 0.01), WeightAverage(ours)
+    reference = torch.optim.ASGD(theirs, lr=0.1, t0=0, lambd=0.0, weight_decay=0.01)
+    for step in range(10):
+        for weights in (ours, theirs):
+            give_gradients(weights, step)
+        optimizer.step()
+        average.update()
+        reference.step()
+        if step == 0:
+            first = [p.detach().clone() for p in ours]
+    for p, q, mean, p_first in zip(ours, theirs, average.means, first, strict=True):
+        assert torch.allclose(p, q, atol=1e-12)
+        assert torch.allclose((10 * mean - p_first) / 9, reference.state[q]["ax"], atol=1e-12)
+
+
+def test_swapping_is_exact_and_undone_by_an_exception():
+    weights = parameters()
+    averaging = NonMonotoneAveraging(weights, is_averaging=True)
+    with averaging.evaluation_weights():  # nothing averaged yet
+        assert torch.equal(weights[0], parameters()[0])
+    averaging.after_update()
+    with torch.no_grad():
+        weights[0].add_(2.0)
+    averaging.after_update()
+    own, mean = weights[0].detach().clone(), averaging.average.means[0].clone()
+    with averaging.evaluation_weights():
+        assert torch.equal(weights[0], mean)
+    assert torch.equal(weights[0], own)
+    with pytest.raises(RuntimeError, match="stop"), averaging.evaluation_weights():
+        raise RuntimeError("stop")
+    assert torch.equal(weights[0], own)
+    assert torch.equal(averaging.average.means[0], mean)
+
+
+def is_plain(value):
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and is_plain(entry) for key, entry in value.items())
+    if isinstance(value, list):
+        return all(is_plain(entry) for entry in value)
+    return type(value) in (int, float, str, torch.Tensor)
+
+
+def copied(value):
+    if isinstance(value, dict):
+        return {key: copied(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [copied(entry) for entry in value]
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+@pytest.mark.parametrize("build", [sgd, adamw])
+@pytest.mark.parametrize("stop", [1, 4, 7])
+def test_resumed_training_is_the_same_to_the_bit(build, stop):
+    def train(weights, optimizer, averaging, steps):
+        for step in steps:
+            give_gradients(weights, step)
+            set_learning_rate(optimizer, 0.01 * one_cycle(step / 10))
+            optimizer.step()
+            averaging.after_update()
+            averaging.check([3.0, 2.0, 2.5, 2.4, 2.3, 2.6, 2.2, 2.1, 2.0, 1.9][step])
+
+    def start():
+        weights = parameters()
+        return weights, build(weights), NonMonotoneAveraging(weights, patience=2)
+
+    whole = start()
+    train(*whole, range(10))
+    first, second = start(), start()
+    train(*first, range(stop))
+    state = copied({"optimizer": optimizer_state(first[1]), "averaging": first[2].state_dict()})
+    assert is_plain(state)
+    with torch.no_grad():
+        for p, q in zip(second[0], first[0], strict=True):
+            p.copy_(q)
+    load_optimizer_state(second[1], state["optimizer"])
+    second[2].load_state_dict(state["averaging"])
+    train(*second, range(stop, 10))
+    assert all(torch.equal(p, q) for p, q in zip(whole[0], second[0], strict=True))
+    assert whole[2].is_averaging
+    assert whole[2].average.updates == second[2].average.updates
+    assert all(torch.equal(p, q) for p, q in zip(whole[2].average.means, second[2].average.means, strict=True))
+    assert whole[2].trigger.losses == second[2].trigger.losses
+
+
+def test_state_of_another_model_is_refused():
+    other = [nn.Parameter(torch.zeros(2))]
+    average = WeightAverage(parameters())
+    average.update()
+    with pytest.raises(G2Error, match="do not fit the model's 1 parameters"):
+        WeightAverage(other).load_state_dict(average.state_dict())
+    with pytest.raises(G2Error, match="the saved optimiser has 2 groups"):
+        load_optimizer_state(adamw(other), optimizer_state(adamw(parameters())))
+
+
+def test_adamw_leaves_biases_undecayed():
+    optimizer = adamw(parameters(), weight_decay=0.3)
+    assert [(len(group["params"]), group["weight_decay"]) for group in optimizer.param_groups] == [(1, 0.3), (1, 0.0)]
+
+
+def test_fused_sgd_is_the_formula():
+    weights = parameters()
+    before = [p.detach().clone() for p in weights]
+    give_gradients(weights, 0)
+    sgd(weights, 30.0, 0.1).step()
+    for p, old in zip(weights, before, strict=True):
+        assert torch.allclose(p, old - 30.0 * (p.grad + 0.1 * old), atol=1e-12)
+
+
+def test_one_cycle_by_hand():
+    assert one_cycle(0.0) == pytest.approx(0.04)
+    assert one_cycle(0.05) == pytest.approx(0.52)
+    assert one_cycle(0.1) == pytest.approx(1.0)
+    assert one_cycle(0.55) == pytest.approx(0.5)
+    assert one_cycle(1.0) == pytest.approx(0.0, abs=1e-12)
+    assert one_cycle(7.0, final=0.1) == pytest.approx(0.1)
+    assert one_cycle(-1.0, warm_up=0.0) == 1.0
+    with pytest.raises(G2Error, match=r"warm_up .* must lie in \[0, 1\), got 1.0"):
+        one_cycle(0.5, warm_up=1.0)
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 0.9))
+def test_one_cycle_rises_then_falls(a, b, warm_up):
+    low, high = sorted((a, b))
+    assert 0 <= one_cycle(low, warm_up) <= 1
+    if high < warm_up:
+        assert one_cycle(low, warm_up) <= one_cycle(high, warm_up)
+    elif low >= warm_up:
+        assert one_cycle(low, warm_up) >= one_cycle(high, warm_up)

@@ -1,0 +1,161 @@
+"""Training from Python: the caller's settings are as before at the end."""
+
+import errno
+import threading
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+from g2lstm import G2Error, load
+from g2lstm.config import parse_recipe
+from g2lstm.runs.directory import RunDirectory
+from g2lstm.training.checkpoint import latest_checkpoint
+from g2lstm.training.prepare import prepare
+from g2lstm.training.start import Silent, train
+
+
+@pytest.fixture
+def tables(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.txt").write_text("a b c d e f g\n" * 20)
+    return {
+        "task": "lm",
+        "data": {"path": str(folder)},
+        "model": {"embedding": 4, "hidden": 4, "layers": 1},
+        "train": {"epochs": 1, "batch_size": 2, "bptt": 5},
+    }
+
+
+def test_training_leaves_the_callers_settings_alone_and_runs_in_a_thread(tables, tmp_path):
+    out = tmp_path / "run"
+    worker = threading.Thread(target=train, args=(parse_recipe(tables), out, Silent()))
+    worker.start()
+    worker.join()
+    assert (out / "model.safetensors").is_file()
+    train(parse_recipe(tables), str(tmp_path / "again"), Silent())
+    assert (torch.tensor([1e-310], dtype=torch.float64) * 1.0).item() != 0.0
+
+
+def test_paths_in_the_recipe_mean_the_same_from_any_folder(tables, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tables["data"]["path"] = "data"
+    train(parse_recipe(tables), "run", Silent())
+    monkeypatch.chdir("/")
+    assert load(tmp_path / "run").split("test").read(0, 3).shape == (3,)
+
+
+def test_finetuning_starts_from_the_weights_and_keeps_the_tokenizer(tables, tmp_path):
+    train(parse_recipe(tables), tmp_path / "first", Silent())
+    weights = RunDirectory(tmp_path / "first").load_weights()
+    finetune = parse_recipe(tables, [f"train.finetune_from={tmp_path / 'first'}", "train.seed=7"])
+    prepared = prepare(finetune, Accelerator(cpu=True))
+    assert all(torch.equal(prepared.task.model.state_dict()[name], value) for name, value in weights.items())
+    with pytest.raises(G2Error, match="data.lowercase = False, not True; its tokenizer cannot change"):
+        prepare(
+            parse_recipe(tables, [f"train.finetune_from={tmp_path / 'first'}", "data.lowercase=true"]),
+            Accelerator(cpu=True),
+        )
+    with pytest.raises(G2Error, match="does not fit the recipe"):
+        prepare(
+            parse_recipe(tables, [f"train.finetune_from={tmp_path / 'first'}", "model.hidden=5", "model.layers=2"]),
+            Accelerator(cpu=True),
+        )
+
+
+def test_resuming_with_another_recipe_says_what_differs(tables, tmp_path):
+    train(parse_recipe(tables), tmp_path / "run", Silent())
+    other = parse_recipe(tables, ["data.vocabulary=20", "train.minutes=3"])
+    with pytest.raises(
+        G2Error, match="data.vocabulary is not given there, 20 now; train.minutes is not given there, 3"
+    ):
+        train(other, tmp_path / "run", Silent(), resume=True)
+
+
+def test_resuming_uses_the_tokenizer_of_the_run(tables, tmp_path):
+    train(parse_recipe(tables), tmp_path / "run", Silent())
+    (tmp_path / "run/tokenizer.json").unlink()
+    with pytest.raises(G2Error, match=r"holds no tokenizer\.json"):
+        train(parse_recipe(tables), tmp_path / "run", Silent(), resume=True)
+
+
+@pytest.mark.parametrize("where", ["file", "file/below"])
+def test_a_folder_that_cannot_be_made(tables, tmp_path, where):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(G2Error, match="choose"):
+        train(parse_recipe(tables), tmp_path / where, Silent())
+
+
+def test_a_folder_of_others_is_not_touched(tables, tmp_path):
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "letter.txt").write_text("dear")
+    (theirs / ".lock").write_text("theirs")
+    with pytest.raises(G2Error, match="is not an empty folder"):
+        train(parse_recipe(tables), theirs, Silent())
+    assert (theirs / ".lock").read_text() == "theirs"
+    assert len(list(theirs.iterdir())) == 2
+
+
+def test_trainings_in_one_process_have_settings_of_their_own(tables, tmp_path):
+    """Also beside an accelerator of the caller's, which accelerate would hand out again, and which stays as it is."""
+    theirs = Accelerator(cpu=True, gradient_accumulation_steps=4)
+    types = {}
+
+    class Watching(Silent):
+        def __init__(self, name):
+            self.name = name
+
+        def on_step(self, progress, share, values):
+            types[self.name] = Accelerator(cpu=True).mixed_precision
+
+    for name in ("fp32", "bf16", "fp32 again"):
+        recipe = parse_recipe(tables, [f"train.precision={name.split()[0]}"])
+        train(recipe, tmp_path / name, Watching(name))
+    assert types == {"fp32": "no", "bf16": "bf16", "fp32 again": "no"}
+    weights = {name: latest_checkpoint(RunDirectory(tmp_path / name).checkpoints)[0]["model"] for name in types}
+    assert all(torch.equal(value, weights["fp32 again"][name]) for name, value in weights["fp32"].items())
+    assert any(not torch.equal(value, weights["bf16"][name]) for name, value in weights["fp32"].items())
+    assert theirs.mixed_precision == "no"
+    assert theirs.gradient_accumulation_steps == 4
+    assert theirs.gradient_state.num_steps == 4
+
+
+def test_two_trainings_at_once_in_one_process_are_refused(tables, tmp_path):
+    class Starting(Silent):
+        def on_step(self, progress, share, values):
+            with pytest.raises(G2Error, match="another training is under way in this Python process"):
+                train(parse_recipe(tables), tmp_path / "second", Silent())
+            self.tried = True
+
+    observer = Starting()
+    train(parse_recipe(tables), tmp_path / "first", observer)
+    assert observer.tried
+    assert not (tmp_path / "second").exists()
+    train(parse_recipe(tables), tmp_path / "second", Silent())
+
+
+def test_a_full_disk_in_any_file_is_told(tables, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RunDirectory, "append_metrics", full)
+    with pytest.raises(G2Error, match=r"the disk of .*run is full: .*No space left.*make room, then --resume"):
+        train(parse_recipe(tables), tmp_path / "run", Silent())
+
+
+def test_a_start_that_was_cut_short_can_be_taken_up(tables, tmp_path):
+    """Killed after the tokenizer was written and before the recipe was, which is last."""
+    train(parse_recipe(tables), tmp_path / "whole", Silent())
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / ".lock").touch()
+    (out / "tokenizer.json").write_bytes((tmp_path / "whole/tokenizer.json").read_bytes()[:50])
+    (out / ".recipe.toml.12ab.tmp").write_text("task")
+    train(parse_recipe(tables), out, Silent(), resume=True)
+    found, expected = (
+        latest_checkpoint(RunDirectory(one).checkpoints)[0]["model"] for one in (out, tmp_path / "whole")
+    )
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
