@@ -175,6 +175,7 @@ def test_a_process_that_dies_ends_the_other_with_a_clear_message(tmp_path):
 
 @pytest.mark.slow
 def test_torchrun_brings_a_run_back_after_a_death(done, tmp_path):
+    """Some restarts are for gloo, which now and then does not find the new processes at the first try."""
     script = tmp_path / "script.py"
     script.write_text(
         "import os, sys; from pathlib import Path; from tests.training import pair; from g2lstm.training import start\n"
@@ -185,7 +186,7 @@ def test_torchrun_brings_a_run_back_after_a_death(done, tmp_path):
         "start.Silent.on_step = die\n"
         "start.train(pair.lm_recipe(folder / 'data', quiet=False), folder / 'dies', pair.Curve(), resume=True)\n"
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=3"]
     ended = subprocess.run(
         [*command, str(script), str(done)],
         cwd=ROOT,
