@@ -153,7 +153,7 @@ def test_by_keyboard(open_page):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     page.wait_for_selector(".units canvas")
-    assert page.locator(".units h3").first.inner_text() == "Units of “the” in layer 2"
+    expect(page.locator(".units h3").first).to_have_text("Units of “the” in layer 2")
     page.wait_for_selector(".plot .main-svg")
     assert page.evaluate("document.activeElement.dataset.position") == "1"  # the focus is where it was
     named = "e => e.labels?.length || e.getAttribute('aria-label') || e.textContent.trim()"
