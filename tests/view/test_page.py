@@ -94,7 +94,7 @@ def test_two_runs_side_by_side_show_the_units_of_one_word(open_page):
     page.wait_for_selector("[data-column=b] .plot .main-svg")
     for column in "ab":
         panel = page.locator(f"[data-column={column}] .units")
-        assert panel.locator("h3").first.inner_text() == "Units of “cat” in layer 2"
+        expect(panel.locator("h3").first).to_have_text("Units of “cat” in layer 2")
         assert panel.locator("input[value=input]").is_checked()
         assert "6 units: mean" in panel.inner_text()
     a, b = (page.locator(f"[data-column={c}] .units canvas").get_attribute("aria-label") for c in "ab")
