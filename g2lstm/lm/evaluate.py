@@ -139,7 +139,7 @@ def token_slice(tokens: Tokens, start: int, stop: int, model: LanguageModel) -> 
             f"token id {wrong} is outside the model's vocabulary of {model.vocabulary_size}; "
             "encode the text with the tokenizer that the model was trained with"
         )
-    return ids.to(model.embedding.weight.device)
+    return ids.to(model.softmax_bias.device)
 
 
 class _Stretch:

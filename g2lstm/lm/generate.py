@@ -1,7 +1,7 @@
 """Sampling from a language model, a token at a time."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ def generate(
     forbidden: Sequence[int] = (),
     eval_gate: str | None = None,
     generator: torch.Generator | None = None,
+    read: Callable[[Sequence[int]], Tensor] | None = None,
 ) -> Iterator[int]:
     """Yields token ids that continue the prompt, without end: take as many as wanted.
 
@@ -33,31 +34,34 @@ def generate(
         forbidden: ids that never come, such as that of `<unk>`.
         eval_gate: "soft", "tempered" or "hard"; None for the model's own.
         generator: of randomness; torch's default if absent.
+        read: takes the tokens that come next and gives the logits (V,) after the last of them, in place of the
+            model's own forward pass; `eval_gate` then says nothing.
     """
     _check(model, prompt, temperature, top_k, top_p, forbidden)
-    return _continue(model, prompt, temperature, top_k, top_p, forbidden, eval_gate, generator)
+
+    def continuation() -> Iterator[int]:
+        tokens = prompt
+        advance = _reader(model, eval_gate) if read is None else read
+        while True:
+            logits = advance(tokens)
+            logits[list(forbidden)] = -math.inf
+            tokens = [choose(logits, temperature, top_k, top_p, generator)]
+            yield tokens[0]
+
+    return continuation()
 
 
-def _continue(
-    model: LanguageModel,
-    prompt: Sequence[int],
-    temperature: float,
-    top_k: int | None,
-    top_p: float,
-    forbidden: Sequence[int],
-    eval_gate: str | None,
-    generator: torch.Generator | None,
-) -> Iterator[int]:
-    device = model.embedding.weight.device
-    tokens, state = torch.tensor(prompt, device=device).unsqueeze(1), None
-    while True:
+def _reader(model: LanguageModel, eval_gate: str | None) -> Callable[[Sequence[int]], Tensor]:
+    state = None
+
+    def read(tokens: Sequence[int]) -> Tensor:
+        nonlocal state
         with evaluating(model, eval_gate), torch.no_grad():
-            features, _, state = model(tokens, state)
-            logits = model.logits(features[-1, 0])
-        logits[list(forbidden)] = -math.inf
-        choice = choose(logits, temperature, top_k, top_p, generator)
-        yield choice
-        tokens = torch.tensor([[choice]], device=device)
+            ids = torch.tensor(tokens, device=model.softmax_bias.device).unsqueeze(1)
+            features, _, state = model(ids, state)
+            return model.logits(features[-1, 0])
+
+    return read
 
 
 def choose(

@@ -1,8 +1,6 @@
 """`TrainedLanguageModel`: a language model with its tokenizer, ready to be used from Python."""
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from g2lstm.data.tokenize import Tokenizer
 from g2lstm.errors import G2Error
 from g2lstm.lm.cache import CacheSettings, cached_perplexity
 from g2lstm.lm.evaluate import Score, perplexity
-from g2lstm.lm.generate import choose, generate
+from g2lstm.lm.generate import generate
 from g2lstm.lm.model import LanguageModel
 from g2lstm.runs.directory import RunDirectory
 
@@ -96,7 +94,9 @@ class TrainedLanguageModel:
         ids = [self.tokenizer.eos_id, *self.tokenizer.encode(prompt)]
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         forbidden = () if allow_unknown else (self.tokenizer.unk_id,)
-        continuation = generate(  # which checks its arguments at once
+        # Compressed models always stream if they can: their text must not depend on how much is asked for.
+        is_worth_it = len(ids) + tokens > _WORTH_PACKING or bool(encoded_matrices(self.model))
+        continuation = generate(
             self.model,
             ids,
             temperature=temperature,
@@ -104,22 +104,14 @@ class TrainedLanguageModel:
             top_p=top_p,
             forbidden=forbidden,
             generator=generator,
+            read=self._read_by_session() if is_worth_it and can_replace(self.model) else None,
         )
-        # Compressed models always stream if they can: their text must not depend on how much is asked for.
-        is_worth_it = len(ids) + tokens > _WORTH_PACKING or bool(encoded_matrices(self.model))
-        if is_worth_it and can_replace(self.model):
-            draw = partial(choose, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
-            continuation = _continue(self.stream(), ids, forbidden, draw)
         return self.tokenizer.decode([*ids[1:], *islice(continuation, tokens)])
 
+    def _read_by_session(self) -> Callable[[Sequence[int]], torch.Tensor]:
+        session = self.stream()
 
-def _continue(
-    session: TokenSession, prompt: Sequence[int], forbidden: Sequence[int], draw: Callable[[torch.Tensor], int]
-) -> Iterator[int]:
-    """What `lm.generate.generate` does, through a session."""
-    logits = session.sequence(prompt)[-1]
-    while True:
-        logits[list(forbidden)] = -math.inf
-        choice = draw(torch.from_numpy(logits))
-        yield choice
-        logits = session.step(choice)
+        def read(ids: Sequence[int]) -> torch.Tensor:
+            return torch.from_numpy(session.step(ids[0]) if len(ids) == 1 else session.sequence(ids)[-1])
+
+        return read

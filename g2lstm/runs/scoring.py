@@ -14,6 +14,7 @@ from g2lstm.lm.evaluate import perplexity
 from g2lstm.mt.bleu import score
 from g2lstm.nn.mode import lstms
 from g2lstm.runs.language import TrainedLanguageModel
+from g2lstm.runs.sentences import bleu_by_sentence, nats_by_sentence
 from g2lstm.runs.translation import TrainedTranslationModel
 
 Progress: TypeAlias = Callable[[int, int], None]  # tokens or sentences done, and those in all
@@ -39,6 +40,8 @@ def score_language(
     cache: CacheSettings | None = None,
     tunes_cache: bool = False,
     dynamic: bool = False,
+    compressed: str | None = None,
+    by_sentence: bool = False,
     data_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -51,14 +54,15 @@ def score_language(
         cache: mix in the cache pointer.
         tunes_cache: find its settings on the validation split instead.
         dynamic: learn from what was read; not together with a cache.
+        compressed: the spec, where a model was compressed after it was loaded.
+        by_sentence: also tell what each sentence adds to the sums that the score is made of.
         data_dir: a folder that holds the named data sets.
         progress: called with the tokens done and those in all.
     """
     model, gate = trained.model, _gate_of(trained, eval_gate)
     stream = trained.split(split, data_dir)
     tokens = torch.from_numpy(stream.read(0, len(stream)))
-    facts: dict[str, Any] = {"data": f"{trained.recipe.data.name or 'own'}/{stream.text_sha256[:8]}", "split": split}
-    facts["gate"] = gate
+    facts = _facts(trained, stream.text_sha256[:8], split, gate, compressed)
     if tunes_cache:
         valid = trained.split("valid", data_dir)
         ids = torch.from_numpy(valid.read(0, len(valid)))
@@ -79,14 +83,18 @@ def score_language(
         found = dynamic_perplexity(model, tokens, squares, rule, eval_gate=gate, progress=progress)
     else:
         found = perplexity(model, tokens, eval_gate=gate, progress=progress)
-    return {
+    result: dict[str, Any] = {
         "perplexity": found.perplexity,
         "split": split,
         "tokens": found.tokens,
         "eval_gate": gate,
-        **{name: facts[name] for name in ("cache", "dynamic") if name in facts},
+        **{name: facts[name] for name in ("cache", "dynamic", "compressed") if name in facts},
         "signature": trained.run.signature(**facts),
     }
+    if by_sentence:
+        ends = (tokens[1:] == trained.tokenizer.eos_id).numpy()
+        result["by_sentence"] = nats_by_sentence(-found.log_probabilities.double().numpy(), ends)
+    return result
 
 
 def score_translation(
@@ -96,6 +104,8 @@ def score_translation(
     eval_gate: str | None = None,
     beam: int | None = None,
     length_penalty: float | None = None,
+    compressed: str | None = None,
+    by_sentence: bool = False,
     data_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -107,6 +117,8 @@ def score_translation(
         eval_gate: "soft", "tempered" or "hard"; None for the model's own.
         beam: hypotheses that are followed; this and the next are the recipe's if not given.
         length_penalty: scores are divided by length to this power.
+        compressed: the spec, where a model was compressed after it was loaded.
+        by_sentence: also tell what each sentence adds to the sums that the score is made of.
         data_dir: a folder that holds the named data sets.
         progress: called with the sentences done and those in all.
     """
@@ -119,9 +131,9 @@ def score_translation(
     texts = [best[0].text for best in found]
     scores = score(texts, references, tokenize=how.bleu.tokenize, lowercase=how.bleu.lowercase)
     hashes = "+".join(sha256_of(file)[:8] for file in files)
-    facts = {"data": f"{trained.recipe.data.name or 'own'}/{hashes}", "split": split, "gate": gate}
+    facts = _facts(trained, hashes, split, gate, compressed)
     facts |= {"beam": str(beam), "penalty": f"{length_penalty:g}"}
-    return {
+    result: dict[str, Any] = {
         "bleu": scores.bleu,
         "chrf": scores.chrf,
         "split": split,
@@ -132,9 +144,21 @@ def score_translation(
         **({"trained_on": trained.partial} if trained.partial else {}),
         "bleu_signature": scores.bleu_signature,
         "chrf_signature": scores.chrf_signature,
+        **{name: facts[name] for name in ("compressed",) if name in facts},
         "signature": trained.run.signature(**facts),
     }
+    if by_sentence:
+        result["by_sentence"] = bleu_by_sentence(texts, references, how.bleu)
+    return result
 
 
 def _gate_of(trained: TrainedLanguageModel | TrainedTranslationModel, eval_gate: str | None) -> str:
     return lstms(trained.model)[0].eval_gate if eval_gate is None else eval_gate
+
+
+def _facts(
+    trained: TrainedLanguageModel | TrainedTranslationModel, hashes: str, split: str, gate: str, compressed: str | None
+) -> dict[str, str]:
+    """What the signature says beside the run's own facts."""
+    facts = {} if compressed is None else {"compressed": compressed}
+    return facts | {"data": f"{trained.recipe.data.name or 'own'}/{hashes}", "split": split, "gate": gate}

@@ -61,7 +61,8 @@ def check_recipe(path: Path, planned: Recipe) -> list[str]:
     found = RunDirectory.open(path).recipe
     if found == planned:
         return []
-    same = dict.fromkeys(_MAY_DIFFER)
+    fitted = found.train.minutes is not None or planned.train.minutes is not None
+    same = dict.fromkeys((*_MAY_DIFFER, "epochs") if fitted else _MAY_DIFFER)
     before, now = (one.model_copy(update={"train": one.train.model_copy(update=same)}) for one in (found, planned))
     if before != now:
         raise G2Error(
@@ -69,8 +70,13 @@ def check_recipe(path: Path, planned: Recipe) -> list[str]:
             "choose another folder with --out"
         )
     if found.train.minutes != planned.train.minutes:
-        return [f"{path.name} was trained with train.minutes={found.train.minutes}, not {planned.train.minutes}"]
+        return [f"{path.name} was trained with {_budget(found)}, not {_budget(planned)}"]
     return []
+
+
+def _budget(recipe: Recipe) -> str:
+    given = {"train.epochs": recipe.train.epochs, "train.minutes": recipe.train.minutes}
+    return " and ".join(f"{name}={value}" for name, value in given.items() if value is not None)
 
 
 def measured(path: Path, measurement: Measurement) -> dict[str, Any] | None:

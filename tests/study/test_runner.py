@@ -159,7 +159,7 @@ def test_a_failure_is_told_and_the_others_go_on(finished, tmp_path):
     assert table.comparisons == ()
 
 
-def test_a_run_of_another_recipe_is_refused_but_for_its_minutes(finished, tmp_path):
+def test_a_run_of_another_recipe_is_refused_but_for_a_budget_in_minutes(finished, tmp_path):
     study, out, _ = finished
     other = make(out.parent / "data", epochs=2)
     with pytest.raises(G2Error, match="another recipe than this study's .*train.epochs is 1 there, 2 here"):
@@ -169,7 +169,11 @@ def test_a_run_of_another_recipe_is_refused_but_for_its_minutes(finished, tmp_pa
     file = copied / study.plans[0].name / "recipe.toml"
     text = "\n".join(line for line in file.read_text().splitlines() if not line.startswith("#"))
     file.write_text(text.replace("[train]\n", "[train]\nminutes = 90.0\n"))
-    assert jobs_of(study, copied)[0].notes == (f"{study.plans[0].name} was trained with train.minutes=90.0, not None",)
+    (note,) = jobs_of(study, copied)[0].notes
+    assert note == f"{study.plans[0].name} was trained with train.epochs=1 and train.minutes=90.0, not train.epochs=1"
+    file.write_text(text.replace("[train]\n", "[train]\nminutes = 90.0\n").replace("epochs = 1\n", ""))
+    (note,) = jobs_of(study, copied)[0].notes
+    assert note == f"{study.plans[0].name} was trained with train.minutes=90.0, not train.epochs=1"
 
 
 def test_only_some_of_the_runs(finished):

@@ -7,7 +7,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 
 from g2lstm import G2Error
-from g2lstm.study.measure import _bleu_by_sentence
+from g2lstm.runs.sentences import bleu_by_sentence
 from g2lstm.study.significance import Term, bleu_of, bootstrap, perplexity_of
 
 
@@ -84,7 +84,7 @@ def test_bleu_from_sums_is_sacrebleus_corpus_score(tokenize, lowercase):
 
     texts = ["A man rides a red bike .", "", "two dogs", "the cat sat on the mat today", "Nothing here matches"]
     references = ["a man rides a bike .", "x y", "two Dogs run", "the cat sat on a mat", "so it is"]
-    rows = _bleu_by_sentence(texts, references, BleuSection(tokenize=tokenize, lowercase=lowercase))
+    rows = bleu_by_sentence(texts, references, BleuSection(tokenize=tokenize, lowercase=lowercase))
     metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
     sums = np.array([np.sum(rows, axis=0), np.sum(rows[:2], axis=0), rows[2]], dtype=float)
     wanted = [metric.corpus_score(texts[s], [references[s]]).score for s in (slice(0, 5), slice(0, 2), slice(2, 3))]
