@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+AUDIT := $(VENV)/audit
 
-.PHONY: demo test slow check format bench clean
+.PHONY: demo test slow check format bench docs dist audit clean
 .DEFAULT_GOAL := demo
 
 # The package is installed editable, its CPU kernel compiled in place.
@@ -35,5 +36,15 @@ format: $(READY)        ## put the code into shape
 bench: $(READY)         ## measure against named peers
 	$(BIN)/g2lstm bench layer
 
+docs: $(READY)          ## the site, into site/; a broken link is an error
+	$(BIN)/mkdocs build --strict
+
+dist: $(READY)          ## source distribution and wheel, into dist/, by the pinned build tools
+	$(BIN)/python -m build --no-isolation
+
+audit:                  ## known vulnerabilities of what constraints.txt pins; fails too where it cannot find out
+	test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/pip install --quiet pip-audit==2.10.1; }
+	$(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
+
 clean:                  ## remove what the targets made
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis g2lstm/*/*.so
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis g2lstm/*/*.so

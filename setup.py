@@ -28,6 +28,12 @@ KERNELS = {
         "flags": {"_kernel_avx2": ["-mf16c"], "_kernel_avx512": ["-mavx512vnni"]},
         "link": ["-pthread"],
     },
+    "inspect": {
+        "sources": ["g2lstm/inspect/csrc/count.cpp"],
+        "depends": ["g2lstm/nn/csrc/simd.h"],
+        "flags": {},
+        "link": [],
+    },
 }
 
 
@@ -37,12 +43,18 @@ class BuildKernel(build_ext):
     def build_extension(self, ext: Extension) -> None:
         """Tries with threads, then without."""
         flags, link = list(ext.extra_compile_args), list(ext.extra_link_args)
-        ext.extra_compile_args, ext.extra_link_args = [*flags, "-fopenmp"], [*link, "-fopenmp"]
-        try:
-            super().build_extension(ext)
-        except Exception:  # whatever the compiler's front end raises; the second try reports a real error
-            ext.extra_compile_args, ext.extra_link_args = flags, link
-            super().build_extension(ext)
+        for threads in (["-fopenmp"], []):
+            ext.extra_compile_args, ext.extra_link_args = [*flags, *threads], [*link, *threads]
+            try:
+                super().build_extension(ext)
+                break
+            except Exception:  # whatever the compiler's front end raises; setuptools reports that of the second try
+                if not threads:
+                    self.warn(
+                        f"{ext.name} is not compiled; g2lstm works without it, slower. "
+                        "Install a C++ compiler, then install g2lstm again; `g2lstm info` tells what it has"
+                    )
+                    raise
 
 
 setup(

@@ -167,11 +167,10 @@ def test_a_recipe_does_not_change() -> None:
         ("train.optimizer.lr=-1", "train.optimizer.lr = -1: must be a number, above 0"),
         ("train.optimizer.name=sgd", 'train.optimizer.name = "sgd": must be "adamw" or "ntasgd"'),
         ("train.optimizer=adamw", 'train.optimizer = "adamw": must be a section with keys of its own'),
-        ("train.optimizer.lr=3", 'train.optimizer.name is missing: must be "adamw" or "ntasgd"'),
         ("train.finetune_from=3", "train.finetune_from = 3: must be text"),
         ("model=3", "model = 3: must be a section with keys of its own"),
         ("train=3", "train = 3: must be a section with keys of its own"),
-        ("task=mt2", "task = 'mt2': must be \"lm\""),
+        ("task=mt2", 'task = "mt2": must be "lm"'),
         ("task=", 'task is missing: must be "lm" or "mt"'),
         ("train.epochs=", "train.minutes: give train.epochs or train.minutes or both, so that training has an end"),
         ("data.name=", "data.path: give either data.name or data.path, and not both"),
@@ -237,7 +236,7 @@ def test_mistakes_are_told_when_the_task_is_one_of_them() -> None:
     lines = message("task=", "model.hidden=0").splitlines()
     assert [line.strip() for line in lines[1:]] == [
         'task is missing: must be "lm" or "mt"',
-        "model.hidden = 0: must be a whole number, at least 1",
+        "model.hidden = 0: must be a whole number, at least 1 and at most 1048576",
     ]
 
 
@@ -347,7 +346,8 @@ def test_a_run_directory_is_not_a_recipe_but_holds_one(tmp_path: Path) -> None:
     [
         (b'task = "lm\n', r"the recipe .* is not valid TOML: .*line 1"),
         (b'task = "caf\xe9"\n', r"the recipe .* is not UTF-8 text: byte at offset 11"),
-        (b"", r"has 3 mistakes:\n  task is missing"),
+        (b"\n", r"the recipe .* is empty"),
+        (b"# nothing\n", r"has 3 mistakes:\n  task is missing"),
     ],
 )
 def test_files_that_are_no_recipes(tmp_path: Path, content: bytes, expected: str) -> None:
@@ -357,10 +357,18 @@ def test_files_that_are_no_recipes(tmp_path: Path, content: bytes, expected: str
 
 
 def test_a_file_that_the_system_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> bytes:
+    def refuse(path: Path, mode: str) -> None:
         raise PermissionError(13, "Permission denied")
 
     (tmp_path / "my.toml").write_text("")
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(G2Error, match=r"the recipe .*my.toml cannot be read: Permission denied"):
         load_recipe(tmp_path / "my.toml")
+
+
+@pytest.mark.parametrize(("task", "kind"), [("lm", NtAsgd), ("mt", AdaDelta)])
+def test_settings_of_an_optimizer_without_a_name_are_the_default_ones(task, kind):
+    data = {"path": "x"} | ({"source": "de", "target": "en"} if task == "mt" else {})
+    train = {"epochs": 1, "batch_size": 8}
+    recipe = parse_recipe({"task": task, "data": data, "train": train}, ["train.optimizer.lr=3"])
+    assert recipe.train.optimizer == kind(lr=3)

@@ -72,17 +72,20 @@ class LoopModel(nn.Module):
         packed, _ = self.first(pack_padded_sequence(x, lengths, enforce_sorted=False))
         x, _ = self.second(locked_dropout(pad_packed_sequence(packed)[0], DROPOUT))
         values = locked_dropout(x, DROPOUT).transpose(0, 1)
-        memory = self.attention.memory(values, torch.arange(len(source)) >= lengths.unsqueeze(1))
-        states = self.bridge(values.mean(1)).tanh().chunk(2, dim=-1)
+        is_padding = torch.arange(len(source)) >= lengths.unsqueeze(1)
+        memory = self.attention.memory(values, is_padding)
+        mean = values.masked_fill(is_padding.unsqueeze(2), 0.0).sum(1) / lengths.unsqueeze(1)
+        states = self.bridge(mean).tanh().chunk(2, dim=-1)
         h, k = ((state, torch.zeros_like(state)) for state in states)
         embedded = locked_dropout(self.target(inputs), DROPOUT)
         count = int((targets >= 0).sum())
+        between, last = (locked_dropout(torch.ones_like(embedded[:1]), DROPOUT)[0] for _ in range(2))  # masks
         loss, features = embedded.new_zeros(()), []
         for x_t, target in zip(embedded, targets, strict=True):
             h = self.lower(x_t, h)
             context = self.attention(h[0].unsqueeze(1), memory)[0].squeeze(1)
-            k = self.upper(torch.cat([F.dropout(h[0], DROPOUT), context], dim=-1), k)
-            out = F.dropout(self.output(torch.cat([k[0], context], dim=-1)).tanh(), DROPOUT)
+            k = self.upper(torch.cat([h[0] * between, context], dim=-1), k)
+            out = self.output(torch.cat([k[0], context], dim=-1)).tanh() * last
             if self.softmax_inside:
                 loss = loss + F.cross_entropy(self.softmax(out), target, reduction="sum")
             features.append(out)

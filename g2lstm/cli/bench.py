@@ -10,6 +10,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from g2lstm.bench import layer as layer_bench
+from g2lstm.cli.bench_gates import gates
 from g2lstm.cli.options import DataDir, Json
 from g2lstm.cli.output import console, error_console, progress_columns
 from g2lstm.errors import G2Error
@@ -17,6 +18,7 @@ from g2lstm.errors import G2Error
 TaskName = Annotated[str, typer.Option("--task", help="lm or mt.")]
 
 app = typer.Typer(help="Measure speed and memory against named peers, interleaved in one run.", no_args_is_help=True)
+app.command()(gates)
 
 
 @app.callback()
@@ -170,18 +172,46 @@ def _checked(task: str) -> str:
 
 @app.command()
 def data(
-    lines: Annotated[int, typer.Option(min=100, help="Of the smaller text, twenty words each.")] = 2_000,
+    tokens: Annotated[
+        list[str] | None, typer.Option(help="Of a text, such as 100M; may be given several times.")
+    ] = None,
+    pairs: Annotated[list[str] | None, typer.Option(help="Of sentences, such as 4.5M; also several times.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Of training, spread over the whole text.")] = 300,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that prepare; as many as there are cores.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Memory while preparing and training on a text, and on one a hundred times as long."""
+    """Time and memory of preparing synthetic texts, large and small, and of training on them."""
     from g2lstm.bench import data as data_bench
 
-    rows = list(data_bench.measure(lines))
+    sizes = [("lm", _parse_size(size)) for size in tokens or []] + [("mt", _parse_size(size)) for size in pairs or []]
+    rows = []
+    for task, size in sizes or [("lm", 40_000), ("lm", 4_000_000)]:
+        rows.append(data_bench.measure(task, size, steps, workers))
     if as_json:
         print(json.dumps({"rows": [row._asdict() for row in rows]}))
         return
-    table = Table("text", "tokens", "MB of text", "seconds", "peak MB above start", title="prepare and train")
+    table = Table(title=f"prepare and train {steps} steps; memory in MB, above that of the process at its start")
+    for heading in ("text", "MB", "prepare s", "tokens/s", "peak", "workers' peak", "train tokens/s", "peak"):
+        table.add_column(heading, justify="right")
     for row in rows:
-        peak = "" if row.peak_megabytes is None else f"{row.peak_megabytes:.0f}"
-        table.add_row(f"{row.size} x", f"{row.tokens:,}", f"{row.text_megabytes:.1f}", f"{row.seconds:.0f}", peak)
+        peaks = (row.prepare_megabytes, row.workers_megabytes, row.train_megabytes)
+        prepare, others, train = ("" if peak is None else f"{peak:.0f}" for peak in peaks)
+        table.add_row(
+            f"{row.size:,} {'tokens' if row.task == 'lm' else 'pairs'}", f"{row.text_megabytes:.0f}",
+            f"{row.prepare_seconds:.0f}", f"{row.prepare_tokens_per_second:,.0f}", prepare, others,
+            f"{row.train_tokens_per_second:,.0f}", train,
+        )  # fmt: skip
     console().print(table)
+
+
+def _parse_size(text: str) -> int:
+    number, factor = (text[:-1], {"k": 1e3, "M": 1e6}[text[-1]]) if text[-1:] in ("k", "M") else (text, 1)
+    try:
+        size = round(float(number) * factor)
+    except (ValueError, OverflowError):
+        size = 0
+    if not 10_000 <= size <= 10**10:
+        raise G2Error(f"a size is a number from 10k on, such as 45k, 4.5M or 100M, got {text!r}")
+    return size

@@ -73,7 +73,7 @@ def compress(
     scoring = Scoring(split, cache, data_dir)
     check_scoring(trained, scoring)
     if spec is None or parsed is None:
-        _sweep(trained, out or run / "sweep", scoring, as_json)
+        _sweep(trained, out or trained.run.own("sweep"), scoring, as_json)
         return
     folder = default_folder(run, spec) if out is None else out
     report = _compress(trained, parsed, folder, None if no_score else scoring)

@@ -40,7 +40,7 @@ def export(
     trained = load(run)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        path = out or run / "export" / "model.onnx"
+        path = out or trained.run.own("export") / "model.onnx"
         made = export_onnx(trained, path, activations=activations, eval_gate=eval_gate, force=force)
     for warning in caught:
         print(f"g2lstm: {warning.message}", file=sys.stderr)

@@ -41,6 +41,8 @@ def gates(
     """
     from g2lstm.inspect.examine import examine
     from g2lstm.inspect.gallery import as_object, write_gallery
+    from g2lstm.inspect.history import gate_history
+    from g2lstm.runs.directory import RunDirectory
     from g2lstm.runs.trained import load
 
     if len(runs) > 1 and out is None:
@@ -49,6 +51,7 @@ def gates(
         raise G2Error("--split none looks at a text alone; give --text, and leave --hard-score out")
     if out is not None and out.exists() and not out.is_dir():
         raise G2Error(f"{out} is a file; choose a folder with --out")
+    folder = out or RunDirectory(runs[0]).own("gates")
     trained = {name: load(run) for name, run in zip(_names(runs), runs, strict=True)}
     if len({each.recipe.task for each in trained.values()}) > 1:
         raise G2Error("one run is a language model and another translates; compare runs of one task")
@@ -70,12 +73,15 @@ def gates(
                 data_dir=data_dir,
                 progress=show,
             )
-    files = write_gallery(runs[0] / "gates" if out is None else out, findings)
+    files = write_gallery(folder, findings)
     if as_json:
         print(json.dumps(as_object(findings), allow_nan=False))
         return
-    for found in findings.values():
+    for name, found in findings.items():
         _show(found.numbers)
+        if found.metrics and gate_history(found.metrics) is None:
+            note = f"no histogram over training time: the gates of {name} were not counted while it was trained"
+            console().print(escape(note), highlight=False, soft_wrap=True)
     console().print(f"{len(files)} files in {escape(str(files[0].parent))}", highlight=False, soft_wrap=True)
 
 

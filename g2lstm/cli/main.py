@@ -1,6 +1,8 @@
 """`g2lstm`: the command line. Each command stands in a file of its own; here are the errors and exit codes."""
 
+import signal
 import sys
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -55,14 +57,24 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the whole traceback of an error.")] = False,
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Exit codes: 0 done; 2 a mistake in what was asked; 130 interrupted, state saved; 1 a bug of ours."""
 
 
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
 def main() -> None:
-    """Runs the command line; a mistake of the user's becomes one line and exit code 2."""
+    """Runs the command line; a mistake of the user's becomes one line and exit code 2.
+
+    Termination is an interruption: what is half-written is cleaned up. Training has handlers of its own.
+    """
     try:
+        signal.signal(signal.SIGTERM, _interrupt)
         app()
     except G2Error as error:
         if "--debug" in sys.argv[1:]:

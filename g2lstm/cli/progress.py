@@ -12,9 +12,11 @@ from g2lstm.cli.output import error_console, progress_columns
 def bar() -> Iterator[Callable[[str, int, int], None]]:
     """A function that shows of what is being done so much of so much; nothing is drawn before its first call.
 
-    So an error before the work begins stands alone, without an empty bar above it.
+    So an error before the work begins stands alone, without an empty bar above it. Where standard error is no terminal,
+    nothing is drawn at all.
     """
-    shown = Bar(*progress_columns(), console=error_console(), transient=True)
+    console = error_console()
+    shown = Bar(*progress_columns(), console=console, transient=True, disable=not console.is_terminal)
     tasks = {}
 
     def show(what: str, done: int, total: int) -> None:
@@ -26,5 +28,5 @@ def bar() -> Iterator[Callable[[str, int, int], None]]:
     try:
         yield show
     finally:
-        if tasks:
+        if shown.live.is_started:  # else it would print an empty line
             shown.stop()

@@ -2,6 +2,7 @@
 
 import math
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,19 +37,19 @@ class BarObserver:
         loss = values["loss"]
         self._smooth = loss if self._smooth is None else 0.98 * self._smooth + 0.02 * loss
         rate = progress.tokens / max(progress.seconds - progress.validating_seconds, 1e-9)
+        perplexity = f"perplexity {math.exp(min(self._smooth, 99)):,.1f}"  # one more digit would say no more
         self.bar.update(
             self.task,
             completed=share,
             description=f"epoch {progress.epoch + 1}",
             rate=f"{rate:,.0f} tokens/s",
-            perplexity=f"perplexity {math.exp(min(self._smooth, 700)):.1f}",
+            perplexity=perplexity,
         )
         if not self.bar.console.is_terminal and progress.seconds >= self._next_line:
             self._next_line = progress.seconds + _SECONDS_BETWEEN_LINES
-            left = progress.seconds * (1 / share - 1) / 60
+            left = (progress.seconds - progress.validating_seconds) * (1 / share - 1) / 60
             self.on_message(
-                f"epoch {progress.epoch + 1}, {share:.0%}: perplexity {math.exp(min(self._smooth, 700)):.1f}, "
-                f"{rate:,.0f} tokens/s, {left:.0f} minutes left"
+                f"epoch {progress.epoch + 1}, {share:.0%}: {perplexity}, {rate:,.0f} tokens/s, {left:.0f} minutes left"
             )
 
     def on_validation(self, progress: "Progress", validation: "Validation", is_best: bool) -> None:
@@ -56,7 +57,7 @@ class BarObserver:
         gates = [value for name, value in validation.scores.items() if name.startswith("saturation/")]
         text = f"epoch {progress.epoch}: validation {_shown(validation.scores)}"
         if gates:
-            text += f", {sum(gates) / len(gates):.0%} of i and f beyond 0.1/0.9"
+            text += f", {sum(gates) / len(gates):.0%} of i and f beyond 0.1/0.9 in evaluation"
         self.bar.console.print(text + (" (best)" if is_best else ""), highlight=False, markup=False)
 
     def on_message(self, message: str) -> None:
@@ -114,12 +115,16 @@ def train(
     is_main = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun or accelerate started
     bar = Bar(*columns, console=error_console(), speed_estimate_period=120, disable=not is_main)
     try:
-        progress = start(chosen, folder, BarObserver(bar), resume=resume, data_dir=data_dir)
+        observer = BarObserver(bar)
+        progress = start(chosen, folder, observer, resume=resume, data_dir=data_dir)
+        bar.update(observer.task, completed=1.0)  # patience may end training before its budget does
     except Interrupted as interrupted:
         _stop(bar)
         if is_main:
-            again = f"g2lstm train {folder}/recipe.toml --out {folder} --resume"
-            error_console().print(f"{interrupted}; go on with: {again}", highlight=False, markup=False, soft_wrap=True)
+            again = ["g2lstm", "train", str(folder / "recipe.toml"), "--out", str(folder), "--resume"]
+            again += [] if data_dir is None else ["--data-dir", str(data_dir)]
+            text = f"{interrupted}; go on with: {shlex.join(again)}"
+            error_console().print(text, highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
     finally:
         _stop(bar)
@@ -131,4 +136,4 @@ def train(
     console().print(
         f"{folder}: best validation {best} after {progress.seconds / 60:.1f} minutes", highlight=False, markup=False
     )
-    console().print(f"next: g2lstm eval {folder} --split test", highlight=False, markup=False)
+    console().print(f"next: g2lstm eval {shlex.quote(str(folder))} --split test", highlight=False, markup=False)

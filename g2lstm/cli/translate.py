@@ -1,14 +1,15 @@
 """`g2lstm translate`: standard input, line by line, into another language."""
 
 import json
+import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import Progress as Bar
 
-from g2lstm.cli.options import EvalGate, Json, Run
-from g2lstm.cli.output import error_console, progress_columns
+from g2lstm.cli.options import EvalGate, Run
+from g2lstm.cli.progress import bar
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
@@ -20,16 +21,18 @@ def translate(
     beam: Annotated[int | None, typer.Option(min=1, help="Hypotheses that are followed; 1 is greedy.")] = None,
     length_penalty: Annotated[float | None, typer.Option(help="Scores are divided by length to this power.")] = None,
     max_length: Annotated[int | None, typer.Option(min=1, help="Target tokens at most.")] = None,
+    max_source: Annotated[int, typer.Option(min=1, help="A line of more source tokens is an error.")] = 1000,
     n_best: Annotated[int, typer.Option(min=1, help="How many translations of each line.")] = 1,
     attention: Annotated[bool, typer.Option("--attention", help="Show where each target token looked.")] = False,
     detokenize: Annotated[bool, typer.Option("--detokenize", help="Write as people do, not in tokens.")] = False,
     eval_gate: EvalGate = None,
-    as_json: Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object a translation, each in a line.")] = False,
 ) -> None:
     """Translates each line of standard input; the order is kept, and an empty line stays one.
 
     Lines are to be tokenised as the training text was. With --n-best every line is: number, score, translation, with
-    tabs between. With --json every line is one object, which has all of that and the attention if asked for.
+    tabs between. With --attention, indented lines follow that tell for each target token where it looked most. With
+    --json every line is one object, which has all of that, the rank among the n best, and the attention if asked for.
 
     Example: `g2lstm translate runs/multi30k-small --beam 5 < in.de > out.en`
     """
@@ -37,34 +40,38 @@ def translate(
 
     trained = load_translation_model(run)
     lines = _standard_input()
-    with Bar(*progress_columns(), console=error_console(), transient=True) as bar:
-        task = bar.add_task("translating", total=len(lines))
+    with bar() as show:
         found = trained.search(
             lines,
             beam=beam,
             length_penalty=length_penalty,
             max_length=max_length,
+            max_source=max_source,
             n_best=n_best,
             with_attention=attention,
             as_text=detokenize,
             eval_gate=eval_gate,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
+            progress=partial(show, "translating"),
         )
-    for number, each in enumerate(found, start=1):
-        for translation in each:
-            if as_json:
-                print(json.dumps(_as_object(number, translation), ensure_ascii=False))
-                continue
-            print(translation.text if n_best == 1 else f"{number}\t{translation.score:.4f}\t{translation.text}")
-            if attention:
-                print("\n".join(_alignment(translation)))
+    try:
+        for number, each in enumerate(found, start=1):
+            for rank, translation in enumerate(each, start=1):
+                if as_json:
+                    print(json.dumps(_as_object(number, rank, translation), ensure_ascii=False))
+                    continue
+                print(translation.text if n_best == 1 else f"{number}\t{translation.score:.4f}\t{translation.text}")
+                if attention:
+                    print("\n".join(_alignment(translation)))
+        sys.stdout.flush()
+    except BrokenPipeError:  # a reader that has had enough, such as `head`; Python must not try again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _standard_input() -> list[str]:
     lines = []
     for number, line in enumerate(sys.stdin.buffer, start=1):
         try:
-            lines.append(line.decode("utf-8").removesuffix("\n").removesuffix("\r"))
+            lines.append(line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r"))
         except UnicodeDecodeError as error:
             byte = line[error.start]
             raise G2Error(
@@ -86,9 +93,10 @@ def _alignment(translation: "Translation") -> list[str]:
     return rows
 
 
-def _as_object(number: int, translation: "Translation") -> dict[str, object]:
+def _as_object(number: int, rank: int, translation: "Translation") -> dict[str, object]:
     result: dict[str, object] = {
         "line": number,
+        "rank": rank,
         "text": translation.text,
         "score": translation.score,
         "log_probability": translation.log_probability,

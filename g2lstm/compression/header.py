@@ -4,7 +4,6 @@ It is JSON: a version, the spec, and for each matrix its kind, its shape and wha
 checked as what a stranger has written: nothing is allocated for a size that it names.
 """
 
-import json
 import math
 import reprlib
 from collections.abc import Mapping
@@ -12,15 +11,17 @@ from typing import Any, NamedTuple, TypeGuard
 
 import torch
 
+from g2lstm.compression.layout import CHUNK, LONGEST_GROUP
 from g2lstm.compression.matrix import HIGHEST_CODE, Dense, Encoded, Grid, GroupInt4, LowRank, RowIntegers, check_step
 from g2lstm.compression.packing import MOST_LEVELS, packed_size
 from g2lstm.compression.spec import Spec
+from g2lstm.data.bounded import parse_json
 from g2lstm.errors import G2Error
 
 ENTRY = "compression"  # of the file's metadata, which is the header
 VERSION = 1  # a reader refuses a newer one
 INT4_LEVELS, INT6_LEVELS = 16, 64
-_LONGEST, _LONGEST_GROUP = 2**31 - 1, 2**16
+_LONGEST = 2**31 - 1
 _KEYS: dict[str, set[str]] = {  # what else is said of a matrix of each kind
     "dense": set(),
     "half": set(),
@@ -57,8 +58,8 @@ def describe(matrices: Mapping[str, Encoded]) -> dict[str, Any]:
 def parse_header(text: str) -> dict[str, Any]:
     """The header from its JSON; what it says of matrices is still to be checked, as `from_tensors` does."""
     try:
-        header = json.loads(text, object_pairs_hook=_without_repetition, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:  # numbers of thousands of digits are ValueErrors too
+        header = parse_json(text, _without_repetition, allow_nan=False)
+    except ValueError as error:
         raise G2Error(f"its header is no JSON that can be used: {shown(str(error))}") from None
     if not isinstance(header, dict):
         raise G2Error(f"its header must be a table, got {shown(header)}")
@@ -160,7 +161,9 @@ def _outline(name: str, entry: Any, kinds: tuple[str, ...]) -> dict[str, Outline
             codes = Outline(torch.uint8, (packed_size(rows * columns, INT6_LEVELS),))
             return {"codes": codes, "scales": Outline(torch.float32, (rows,))}
         case "int4":
-            groups = -(-columns // _whole(what, entry, "group", 1, _LONGEST_GROUP))
+            if (group := _whole(what, entry, "group", CHUNK, LONGEST_GROUP)) % CHUNK:  # which the kernel cannot read
+                raise G2Error(f"{what} must have a group that is a multiple of {CHUNK}, got {group}")
+            groups = -(-columns // group)
             codes = Outline(torch.uint8, (packed_size(rows * columns, INT4_LEVELS),))
             return {"codes": codes, "scales": Outline(torch.float16, (rows, groups))}
     rank = _whole(what, entry, "rank", 1, min(rows, columns))
@@ -193,7 +196,3 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise ValueError("a key is there twice")
     return found
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not a number")

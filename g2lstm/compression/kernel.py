@@ -97,8 +97,8 @@ class KernelSession(Session):
         if found.library is None:
             raise G2Error(f"the kernel for packed weights is {found.description}; use open_session")
         wanted = torch.get_num_threads() if threads is None else threads
-        if wanted < 1:
-            raise G2Error(f"a session needs at least one thread, got {wanted}")
+        if not isinstance(wanted, int) or wanted < 1:
+            raise G2Error(f"threads must be a whole number of at least 1, got {wanted!r}")
         library: Any = found.library
         panel = library.g2lstm_stack_panel()
         packed = [pack_layer(layer, panel) for layer in layers]

@@ -96,7 +96,9 @@ def _pack(matrix: Encoded, panel: int, parts: int, factor: float) -> tuple[int, 
     if isinstance(matrix, Grid) and not -128 <= int(matrix.codes.min()) <= int(matrix.codes.max()) <= 127:
         matrix = Dense(matrix.dequantize())
     if isinstance(matrix, Dense):
-        values = _panels(matrix.values.numpy(force=True) * np.float32(factor), panel, parts, CHUNK)
+        # Before NumPy 2, float16 times a float32 number is float16.
+        dense = matrix.values.numpy(force=True).astype(np.float32) * np.float32(factor)
+        values = _panels(dense, panel, parts, CHUNK)
         return DENSE, 0, _flat(_bytes(values.swapaxes(2, 3)))
     assert isinstance(matrix, Grid | RowIntegers | GroupInt4), (
         "a factor of a matrix of low rank is not of low rank itself"

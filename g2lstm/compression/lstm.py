@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from g2lstm.compression import kernel
-from g2lstm.compression.matrix import Encoded, LowRank
+from g2lstm.compression.matrix import Encoded, Grid, GroupInt4, LowRank, RowIntegers
 from g2lstm.compression.reader import Reader
 from g2lstm.compression.session import Layer, Term
 from g2lstm.compression.table import check_same, checksum, empty_like, expand
@@ -21,9 +21,10 @@ from g2lstm.nn.gate import GateRule, GateValues
 from g2lstm.nn.gates import Gates, collect, gate_values
 from g2lstm.nn.layer import LayerOutput, Weights
 from g2lstm.nn.lstm import G2LSTM
+from g2lstm.nn.mode import must_unpack
 
 LETTERS = "ifgo"  # the gates, in the order of their rows
-MOST_SEQUENCES = 1  # as many are read packed, one after the other; more are faster side by side, unpacked
+MOST_SEQUENCES = 5  # of codes so many are read packed, one after the other; more are faster side by side, unpacked
 
 
 class CompressedLSTM(G2LSTM):
@@ -31,9 +32,10 @@ class CompressedLSTM(G2LSTM):
 
     Usually the matrices are expanded on first use, kept, and run by the backend that `G2LSTM` would choose. Matrices of
     low rank stay two thin ones, run by the plain loop. One sequence on the CPU, in float32 and without gradients, is
-    read packed instead, by the compiled kernel where there is one: results are then a little off, as `KernelSession`
-    derives. That is how a call behaves by itself. `nn.mode.evaluating` turns it off, so that scores do not depend on
-    how a text is cut into batches; so do `reads_packed = False` and, but for low rank, a `backend` other than "auto".
+    read packed instead, by the compiled kernel where there is one, and where all matrices are codes up to five are:
+    results are then a little off, as `KernelSession` derives. That is how a call behaves by itself.
+    `nn.mode.evaluating` turns it off, so that scores do not depend on how a text is cut into batches; so do
+    `reads_packed = False` and, but for low rank, a `backend` other than "auto".
 
     Biases and projections are parameters without gradients; the matrices are no parameters. They stay on the CPU, a
     copy of the layer has copies of them, and a `state_dict` holds a checksum of them: parameters saved beside other
@@ -64,6 +66,7 @@ class CompressedLSTM(G2LSTM):
                 setattr(self, name, nn.Parameter(parameter.detach(), requires_grad=False))
         self.matrices = {name: matrices[name] for name in gate_rows(layer)}
         self.is_thin = any(isinstance(matrix, LowRank) for matrix in self.matrices.values())
+        self.is_coded = all(isinstance(one, Grid | RowIntegers | GroupInt4) for one in self.matrices.values())
         self.reads_packed = True
         self._expanded: dict[str, Parts] = {}
         self._reader: Reader | None = None
@@ -176,18 +179,19 @@ class CompressedLSTM(G2LSTM):
             and (self.backend == "auto" or self.is_thin)
             and not self.training
             and not self.proj_size
-            and arranged.h.size(1) <= MOST_SEQUENCES
+            and arranged.h.size(1) <= (MOST_SEQUENCES if self.is_coded else 1)
             and dtype == torch.float32
             and all(t.device.type == "cpu" and t.dtype == dtype for t in tensors)
             and not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
             and runs_eagerly()
+            and not must_unpack()
             and kernel.available()
         )
 
     def _current_reader(self, rule: GateRule) -> Reader:
         """The one of last time if gates and biases still are what they were."""
-        biases = [p for p in self._parameters.values() if p is not None]
-        key = (rule, *((id(p), 0 if p.is_inference() else p._version) for p in biases))
+        biases = [getattr(self, name) for names in self._all_weights for name in names[2:]]
+        key = (rule, *(bias.numpy(force=True).tobytes() for bias in biases))  # versions do not count all changes
         reader = self._reader
         if reader is None or reader.key != key:
             reader = self._reader = Reader(key, self.session_layers(rule), rule.gates if rule.hard else "")

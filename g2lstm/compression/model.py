@@ -34,7 +34,9 @@ def compress(model: Model, spec: str | Spec) -> Model:
     Example:
         small = g2lstm.compress(model, "gates=round:0.2,clip:0.4; cell=int8; embedding=int8")
     """
-    wanted = Spec.parse(spec) if isinstance(spec, str) else spec
+    if not isinstance(model, nn.Module):
+        raise G2Error(f"compress takes a torch.nn.Module, got {type(model).__name__}; of a run, give load(run).model")
+    wanted = spec if isinstance(spec, Spec) else Spec.parse(spec)
     _refuse_compressed(model)
     if not any(isinstance(module, nn.LSTM | G2LSTM) for module in model.modules()):
         raise G2Error(

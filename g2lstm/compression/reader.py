@@ -1,8 +1,9 @@
-"""Single sequences read by the compiled kernel, in the form in which a layer has its input and output."""
+"""A few sequences read by the compiled kernel, in the form in which a layer has its input and output."""
 
 import threading
 from collections.abc import Hashable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,16 +24,15 @@ class Reader:
         self, number: int, x: Tensor, h: Tensor, c: Tensor, batch_sizes: Tensor | None, backwards: bool
     ) -> LayerOutput:
         """Reads x (T, B, I) or (N, I) from h and c (B, H) through one of the layers, a sequence at a time."""
-        session, batch = self._sessions[number], len(h)
-        rows = x.detach() if batch_sizes is not None else x.detach().flatten(0, 1)
+        session, batch, (h_last, c_last) = self._sessions[number], len(h), (s.numpy(force=True).copy() for s in (h, c))
+        rows = (x if batch_sizes is not None else x.flatten(0, 1)).numpy(force=True)
         counts, offset = step_rows(batch, len(x if batch_sizes is None else batch_sizes), batch_sizes, backwards)
-        out = x.new_empty(len(rows), h.size(1))
-        h, c = h.detach().clone(), c.detach().clone()
+        out = np.empty((len(rows), h.size(1)), np.float32)
         for b in range(batch):
-            own = offset[counts > b] + b  # this sequence's rows, in the order in which they are read
+            own = (offset[counts > b] + b).numpy()  # this sequence's rows, in the order in which they are read
             with self._lock:
-                session.set_state([(h[b].numpy(), c[b].numpy())])
-                out[own] = torch.from_numpy(session.sequence(rows[own].numpy()))
-                [last] = session.get_state()
-            h[b], c[b] = (torch.from_numpy(state) for state in last)
-        return LayerOutput(out if batch_sizes is not None else out.unflatten(0, (-1, batch)), h, c)
+                session.set_state([(h_last[b], c_last[b])])
+                out[own] = session.sequence(rows[own])
+                [(h_last[b], c_last[b])] = session.get_state()
+        shape = out.shape if batch_sizes is not None else (len(x), batch, out.shape[1])
+        return LayerOutput(*map(torch.from_numpy, (out.reshape(shape), h_last, c_last)))

@@ -210,25 +210,21 @@ class PlainSession(Session):
 
 
 class _Plain:
-    """One layer as dense matrices (4H, I) and (4H, H), and the factors of its matrices of low rank."""
+    """One layer: what each term is multiplied by, and the rows of the pre-activations that it adds to."""
 
     def __init__(self, layer: Layer, dtype: np.dtype[Any]) -> None:
-        H = layer.hidden
         self.bias = layer.bias.astype(dtype)
-        self.dense: dict[str, Array] = {"x": np.zeros((4 * H, layer.inputs), dtype), "h": np.zeros((4 * H, H), dtype)}
-        self.thin: list[tuple[str, slice, Array, Array]] = []
+        self.products: list[tuple[str, slice, list[Array]]] = []
         for term in layer.terms:
-            rows = slice(term.gate * H, term.gate * H + term.matrix.shape[0])
-            right, *left = _factors(term.matrix, dtype)
-            if left:
-                self.thin.append((term.source, rows, left[0] * term.factor, right))
-            else:
-                self.dense[term.source][rows] += right * term.factor
+            first = term.gate * layer.hidden
+            *right, left = _factors(term.matrix, dtype)
+            rows = slice(first, first + len(left))
+            self.products.append((term.source, rows, [*right, left * term.factor]))
 
     def step(self, x: Array, h: Array, c: Array, hard: str) -> tuple[Array, Array]:
-        a: Array = self.bias + self.dense["x"] @ x + self.dense["h"] @ h
-        for source, rows, left, right in self.thin:
-            a[rows] += left @ (right @ (x if source == "x" else h))
+        a = self.bias.copy()
+        for source, rows, factors in self.products:
+            a[rows] += _multiply(factors, x if source == "x" else h)
         i, f, g, o = a.reshape(4, -1)
         i, f, o = _open(i, "i" in hard), _open(f, "f" in hard), _open(o, "o" in hard)
         c = f * c + i * np.tanh(g)
@@ -245,10 +241,14 @@ def _factors(matrix: Encoded, dtype: np.dtype[Any]) -> list[Array]:
     return [part.dequantize().numpy(force=True).astype(dtype) for part in parts]
 
 
-def _log_softmax(factors: list[Array], bias: Array, x: Array) -> Array:
+def _multiply(factors: list[Array], x: Array) -> Array:
     for factor in factors:
         x = factor @ x
-    logits: Array = x + bias
+    return x
+
+
+def _log_softmax(factors: list[Array], bias: Array, x: Array) -> Array:
+    logits: Array = _multiply(factors, x) + bias
     logits -= logits.max()
     return logits - np.log(np.exp(logits).sum())
 

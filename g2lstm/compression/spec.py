@@ -1,6 +1,7 @@
 """What a compression does to which weights, from text such as "gates=round:0.2,clip:0.4; cell=int8" and back."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -22,6 +23,8 @@ PRESETS = {
 }
 _LETTERS = {"round": "R", "clip": "C", "svd": "K"}  # what the number of each step is called
 _INTEGERS = ("int8", "int6", "int4")
+_WHOLE = re.compile("[0-9]{1,1000}")  # of thousands of digits, Python makes no number
+_DECIMAL = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _STEPS = (*_LETTERS, *_INTEGERS)
 _TOGETHER = [
     ("round",),
@@ -86,6 +89,8 @@ class Spec:
         Raises:
             G2Error: with everything that is wrong, if anything is.
         """
+        if not isinstance(text, str):
+            raise G2Error(f"a compression spec is text such as 'gates=round:0.2; cell=int8', got {text!r}")
         source = PRESETS.get(text.strip(), text)
         if "=" not in source:
             raise G2Error(_no_preset(text.strip()))
@@ -159,11 +164,11 @@ def _wrong_together(names: list[str]) -> list[str]:
 
 def _number(name: str, text: str) -> int | float | None:
     """The number of a step, or None if this is none that it can have."""
-    try:
-        number = int(text) if name == "svd" else float(text)
-    except ValueError:
+    form = _WHOLE if name == "svd" else _DECIMAL
+    if form.fullmatch(text) is None:
         return None
-    return number if number > 0 and number != math.inf else None
+    number = int(text) if name == "svd" else float(text)
+    return number if 0 < number < math.inf else None
 
 
 def _allowed() -> str:

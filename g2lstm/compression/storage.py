@@ -89,7 +89,10 @@ def _load(path: Path) -> Stored:
     if header.get("sha256") != _checksum(tensors, header, metadata):
         raise G2Error("it is damaged: its content does not have the checksum that it was saved with")
     matrices = from_tensors({name: tensors[name] for name in own & tensors.keys()}, header)
-    return Stored(matrices, {name: tensors[name] for name in tensors.keys() - own}, spec_of(header))
+    others = {name: tensors[name] for name in tensors.keys() - own}
+    if broken := sorted(name for name, tensor in others.items() if not tensor.isfinite().all()):
+        raise G2Error(f"the tensor {shown(broken[0])} holds NaN or infinity")
+    return Stored(matrices, others, spec_of(header))
 
 
 def to_tensors(matrices: Mapping[str, Encoded]) -> tuple[dict[str, Tensor], dict[str, Any]]:

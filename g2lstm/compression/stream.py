@@ -56,7 +56,10 @@ class TokenSession:
         self._session.reset()
 
     def _checked(self, token: int | Tensor) -> int:
-        number = index(token)
+        try:
+            number = index(token)
+        except TypeError:
+            raise G2Error(f"a token id is a whole number, got {token!r}") from None
         if not 0 <= number < self.vocabulary_size:
             raise G2Error(f"token ids are 0 to {self.vocabulary_size - 1}, got {number}")
         return number
@@ -87,6 +90,8 @@ def stream(model: nn.Module, threads: int | None = None) -> Session | TokenSessi
             `G2LSTM`, whose `step` takes a vector (I,) and returns the last layer's h (H,); compressed or not.
         threads: at most so many; torch's number if not given. They change no result.
     """
+    if not isinstance(model, nn.Module):
+        raise _cannot_stream(model)
     with evaluating(model):
         if not isinstance(model, LanguageModel):
             layers, hard = _layers(model)
@@ -123,10 +128,7 @@ def can_replace(model: LanguageModel) -> bool:
 def _layers(lstm: nn.Module) -> tuple[list[Layer], str]:
     """The layers of a module in evaluation mode, and which of its gates are hard."""
     if not isinstance(lstm, nn.LSTM | G2LSTM):
-        raise G2Error(
-            f"a torch.nn.LSTM, a G2LSTM or a LanguageModel can stream, got {type(lstm).__name__}; "
-            "stream the LSTM inside it, and compute the rest from what that returns"
-        )
+        raise _cannot_stream(lstm)
     if lstm.bidirectional:
         raise G2Error(
             "a bidirectional LSTM cannot stream: its second direction begins at the end of the sequence; "
@@ -150,6 +152,13 @@ def _layers(lstm: nn.Module) -> tuple[list[Layer], str]:
         terms = (Term(Dense(w_x * scale.unsqueeze(1)), "x"), Term(Dense(w_h * scale.unsqueeze(1)), "h"))
         layers.append(Layer(w_x.size(1), terms, (sum(biases, torch.zeros(1, device="cpu")) * scale).numpy()))
     return layers, hard
+
+
+def _cannot_stream(what: object) -> G2Error:
+    return G2Error(
+        f"a torch.nn.LSTM, a G2LSTM or a LanguageModel can stream, got {type(what).__name__}; "
+        "stream the LSTM inside it, and compute the rest from what that returns"
+    )
 
 
 def _matrix(table: nn.Module | Tensor) -> Encoded:

@@ -25,12 +25,8 @@ class Table:
         self.matrix = matrix
         self._expanded: dict[str, Tensor] = {}
 
-    def dense(self, like: Tensor) -> Tensor:
-        """The whole matrix with the device and type of `like`, expanded once and kept."""
-        return self.kept("matrix", self.matrix, like)
-
     def kept(self, name: str, part: Encoded, like: Tensor) -> Tensor:
-        """One part of it, such as a factor, in the same way."""
+        """The whole matrix or a factor of it with the device and type of `like`, expanded once and kept."""
         kept = self._expanded.get(name)
         if kept is None or kept.device != like.device or kept.dtype != like.dtype:
             kept = self._expanded[name] = expand(part, like)
@@ -66,8 +62,13 @@ class CompressedTable(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The dense matrix (rows, columns), expanded on first use and kept; one of low rank is multiplied out."""
-        return self.table.dense(self._like)
+        """The dense matrix (rows, columns), expanded on first use and kept.
+
+        One of low rank is multiplied out anew each time: nothing in this package asks for it.
+        """
+        if isinstance(self.matrix, LowRank):
+            return expand(self.matrix, self._like)
+        return self.table.kept("matrix", self.matrix, self._like)
 
     def factors(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """What `linear` takes to multiply x (..., columns) with the matrix: of low rank the thin half of it is done."""
@@ -169,5 +170,5 @@ def check_same(state: Tensor, matrices: Iterable[Encoded]) -> None:
     if not torch.equal(state.cpu(), checksum(matrices)):
         raise G2Error(
             "this state_dict was saved with other compressed matrices, which no state_dict holds; "
-            "load it into the model that it was saved from, or save its matrices too, as compress.storage does"
+            "load it into the model that it was saved from, or save its matrices too, as compression.storage does"
         )

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from g2lstm.config.sections import Count, Section
+from g2lstm.config.sections import Count, FolderName, Section
 from g2lstm.data.registry import data_set
 from g2lstm.data.tokenize import MIN_BPE_VOCABULARY
 from g2lstm.errors import G2Error
@@ -30,7 +30,7 @@ class DataSection(Section):
 
     task: ClassVar[str]
     name: str | None = None
-    path: str | None = Field(default=None, validate_default=True)
+    path: FolderName | None = Field(default=None, validate_default=True)
     tokenizer: Literal["word", "bpe"] = "word"
     vocabulary: Vocabulary | None = Field(default=None, validate_default=True)
     min_frequency: Count = 1

@@ -9,11 +9,13 @@ from g2lstm.config.sections import (
     Count,
     DropProbability,
     GateSection,
+    Layers,
     NonNegative,
     Positive,
     Section,
     Share,
     TrainSection,
+    Width,
 )
 
 
@@ -50,9 +52,9 @@ class LmModel(GateSection):
         dropout: see `LmDropout`.
     """
 
-    embedding: Count = 400
-    hidden: Count = 1150
-    layers: Count = 3
+    embedding: Width = 400
+    hidden: Width = 1150
+    layers: Layers = 3
     tied: bool = True
     dropout: LmDropout = Field(default_factory=LmDropout)
 
@@ -62,7 +64,7 @@ class LmTrain(TrainSection):
 
     Attributes:
         batch_size: columns of text, over all processes together.
-        bptt: length of a window, in tokens.
+        bptt: length of a window, in tokens; the learning rate of each is scaled by its length over this.
         bptt_deviation: standard deviation of that length.
         bptt_half_probability: how often the mean length is half as long.
         bptt_minimum: the shortest length.

@@ -1,5 +1,6 @@
 """Reads recipes: a file or a shipped one, with single keys overridden, all mistakes reported at once."""
 
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -14,11 +15,16 @@ from pydantic import ValidationError
 from g2lstm.config.lm import LmRecipe
 from g2lstm.config.mt import MtRecipe
 from g2lstm.config.overrides import apply_overrides
-from g2lstm.config.problems import problems_of
+from g2lstm.config.problems import MOST_TOLD, problems_of, shown
 from g2lstm.config.sealed import check_sealed
+from g2lstm.data.bounded import read_bounded
 from g2lstm.errors import G2Error
 
 Recipe: TypeAlias = LmRecipe | MtRecipe
+_LONGEST = (
+    2**14
+)  # bytes of a recipe; a complete one has some 900. Reading TOML can take time that grows with the square
+_DEEPEST = 20  # tables and lists in each other; a recipe has three
 TASKS: dict[str, type[LmRecipe] | type[MtRecipe]] = {"lm": LmRecipe, "mt": MtRecipe}
 
 
@@ -60,19 +66,25 @@ def read_tables(name_or_path: str | Path) -> dict[str, Any]:
     """What a recipe says, not yet checked but for its version and its end, if it is that of a run."""
     source = str(name_or_path)
     shipped = _shipped_files().get(source)
-    path: Traversable = Path(name_or_path).expanduser() if shipped is None else shipped
-    if not path.is_file():
-        raise G2Error(_not_found(source))
+    if shipped is None:
+        path = Path(os.path.expanduser(source))
+        if not os.path.isfile(path):
+            raise G2Error(_not_found(source))
+        try:
+            content = read_bounded(path, _LONGEST)
+        except G2Error as error:
+            raise G2Error(f"the recipe {error}") from None
+    else:
+        content = shipped.read_bytes()
     try:
-        text = path.read_bytes().decode("utf-8")
-        check_sealed(text, source)
-        return tomllib.loads(text)
+        text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise G2Error(f"the recipe {source} is not UTF-8 text: byte at offset {error.start}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise G2Error(f"the recipe {source} is not valid TOML: {error}") from None
-    except OSError as error:
-        raise G2Error(f"the recipe {source} cannot be read: {error.strerror}") from None
+    check_sealed(text, source)
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # not all that is wrong with TOML is a TOMLDecodeError
+        raise G2Error(f"the recipe {source} is not valid TOML: {str(error)[:200]}") from None
 
 
 def parse_recipe(values: Mapping[str, Any], overrides: Sequence[str] = (), *, source: str = "given") -> Recipe:
@@ -83,8 +95,10 @@ def parse_recipe(values: Mapping[str, Any], overrides: Sequence[str] = (), *, so
         overrides: see `load_recipe`.
         source: what messages call the recipe.
     """
+    _check_depth(values, source)
     tables = deepcopy(dict(values))
     problems = apply_overrides(tables, overrides)
+    _check_depth(tables, source)
     for section in ("data", "train"):
         tables.setdefault(section, {})
     task = tables.get("task")
@@ -95,11 +109,16 @@ def parse_recipe(values: Mapping[str, Any], overrides: Sequence[str] = (), *, so
             problems += problems_of(error, TASKS[task])
     else:
         names = " or ".join(f'"{name}"' for name in TASKS)
-        problems.append(f"task is missing: must be {names}" if task is None else f"task = {task!r}: must be {names}")
+        problems.append(
+            f"task is missing: must be {names}" if task is None else f"task = {shown(task)}: must be {names}"
+        )
         problems += _wrong_for_any_task(tables)
     if problems:
+        or_more = " or more" if len(problems) >= MOST_TOLD else ""
         introduction = (
-            f"the recipe {source} has {len(problems)} mistakes:\n  " if len(problems) > 1 else f"the recipe {source}: "
+            f"the recipe {source} has {len(problems)} mistakes{or_more}:\n  "
+            if len(problems) > 1
+            else f"the recipe {source}: "
         )
         raise G2Error(introduction + "\n  ".join(problems))
     return recipe
@@ -117,6 +136,16 @@ def _wrong_for_any_task(tables: Mapping[str, Any]) -> list[str]:
     return [problem for problem in each[0] if all(problem in others for others in each[1:])]
 
 
+def _check_depth(values: Mapping[str, Any], source: str) -> None:
+    """Raises for tables within tables within tables, before anything walks into them."""
+    level: list[Any] = [values]
+    for _ in range(_DEEPEST):
+        inner = (one.values() if isinstance(one, Mapping) else one for one in level if isinstance(one, Mapping | list))
+        level = [value for values in inner for value in values]
+    if level:
+        raise G2Error(f"the recipe {source} is nested more than {_DEEPEST} deep; a recipe has tables of three levels")
+
+
 def _shipped_files() -> dict[str, Traversable]:
     folder = files("g2lstm") / "recipes"
     return {file.name.removesuffix(".toml"): file for file in folder.iterdir() if file.name.endswith(".toml")}
@@ -124,7 +153,7 @@ def _shipped_files() -> dict[str, Traversable]:
 
 def _not_found(source: str) -> str:
     names = sorted(_shipped_files())
-    if (Path(source).expanduser() / "recipe.toml").is_file():
+    if os.path.isfile(os.path.join(os.path.expanduser(source), "recipe.toml")):
         return f"{source} is a folder; for the recipe in it give {Path(source) / 'recipe.toml'}"
     close = get_close_matches(source, names, n=1)
     guess = f"; did you mean {close[0]!r}?" if close else ";"

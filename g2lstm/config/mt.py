@@ -11,10 +11,12 @@ from g2lstm.config.sections import (
     Count,
     DropProbability,
     GateSection,
+    Layers,
     NonNegative,
     NtAsgd,
     Section,
     TrainSection,
+    Width,
 )
 
 Ending = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=32)]
@@ -78,10 +80,10 @@ class MtModel(GateSection):
         weight_dropout: DropConnect on the recurrent weights; the paper has none here.
     """
 
-    embedding: Count = 256
-    hidden: Count = 256
-    layers: Count = 2
-    decoder_layers: Count | None = None
+    embedding: Width = 256
+    hidden: Width = 256
+    layers: Layers = 2
+    decoder_layers: Layers | None = None
     tied: Literal["none", "output", "all"] = "output"
     residual: bool = False
     dropout: MtDropout = Field(default_factory=MtDropout)
@@ -117,8 +119,9 @@ class BleuSection(Section):
     """How sacreBLEU compares.
 
     Attributes:
-        tokenize: "none" for text that is tokenised already, "13a" or "intl" for plain text.
-        lowercase: case does not matter.
+        tokenize: "none" for text that is tokenised already, "13a" or "intl" for plain text; "none" or "13a" by
+            `data.is_tokenized` if not given.
+        lowercase: case does not matter; as `data.lowercase` if not given.
     """
 
     tokenize: Literal["none", "13a", "intl"] = "none"
@@ -135,8 +138,8 @@ class MtEvaluate(Section):
         bleu: see `BleuSection`.
     """
 
-    beam: Count = 5
-    length_penalty: NonNegative = 1.0
+    beam: Annotated[int, Field(ge=1, le=1000)] = 5  # this and the next within the bounds of `mt.beam`
+    length_penalty: Annotated[float, Field(ge=0, le=10)] = 1.0
     batch_size: Count = 64
     bleu: BleuSection = Field(default_factory=BleuSection)
 
@@ -148,7 +151,7 @@ class MtRecipe(Section):
     data: MtData
     model: MtModel = Field(default_factory=MtModel)
     train: MtTrain
-    evaluate: MtEvaluate = Field(default_factory=MtEvaluate)
+    evaluate: MtEvaluate = Field(default_factory=MtEvaluate, validate_default=True)
 
     @field_validator("model")
     @classmethod
@@ -156,3 +159,14 @@ class MtRecipe(Section):
         if model.tied == "all" and "data" in others.data and not others.data["data"].joint:
             raise ValueError('model.tied = "all" needs one vocabulary for both sides: set data.joint = true')
         return model
+
+    @field_validator("evaluate")
+    @classmethod
+    def _compares_such_text(cls, evaluate: MtEvaluate, others: ValidationInfo) -> MtEvaluate:
+        """Fills in what is not said of BLEU."""
+        if "data" not in others.data:
+            return evaluate
+        data, bleu = others.data["data"], evaluate.bleu
+        usual = {"tokenize": "none" if data.is_tokenized else "13a", "lowercase": data.lowercase}
+        missing = {name: value for name, value in usual.items() if name not in bleu.model_fields_set}
+        return evaluate.model_copy(update={"bleu": bleu.model_copy(update=missing)})

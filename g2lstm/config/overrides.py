@@ -41,7 +41,7 @@ def parse_value(text: str) -> Any:
     """A number, truth value, list or quoted text as TOML writes it; anything else is text as it stands."""
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # some are no TOMLDecodeErrors, such as that of a number of 5000 digits
         return text
     value = parsed["value"]
     return text if len(parsed) > 1 or isinstance(value, date | datetime | time) else value

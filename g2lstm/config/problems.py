@@ -8,12 +8,14 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+MOST_TOLD = 50
+_LONGEST_KEY = 100
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
 def problems_of(error: ValidationError, recipe: type[BaseModel]) -> list[str]:
-    """One line for each thing that is wrong."""
-    return [_problem(detail, recipe) for detail in error.errors(include_url=False)]
+    """One line for each thing that is wrong, up to fifty."""
+    return [_problem(detail, recipe) for detail in error.errors(include_url=False)[:MOST_TOLD]]
 
 
 def dotted_keys(section: type[BaseModel], before: str = "") -> Iterator[str]:
@@ -26,8 +28,9 @@ def dotted_keys(section: type[BaseModel], before: str = "") -> Iterator[str]:
 
 
 def _problem(detail: Mapping[str, Any], recipe: type[BaseModel]) -> str:
-    key, section, kind = _locate(detail["loc"], recipe)
-    got = f"{key} = {_shown(detail['input'])}"
+    whole_key, section, kind = _locate(detail["loc"], recipe)
+    key = whole_key if len(whole_key) <= _LONGEST_KEY else f"{whole_key[: _LONGEST_KEY - 3]}..."
+    got = f"{key} = {shown(detail['input'])}"
     match detail["type"]:
         case "extra_forbidden":
             return f"{key} is not a key{_meant(key, section, recipe)}"
@@ -40,7 +43,7 @@ def _problem(detail: Mapping[str, Any], recipe: type[BaseModel]) -> str:
             tag = detail["ctx"]["discriminator"].strip("'")
             names = [_allowed(member.model_fields[tag].annotation) for member in _sections(kind)]
             value = detail["input"].get(tag) if isinstance(detail["input"], Mapping) else None
-            got = f"{key}.{tag} is missing" if value is None else f"{key}.{tag} = {_shown(value)}"
+            got = f"{key}.{tag} is missing" if value is None else f"{key}.{tag} = {shown(value)}"
             return f"{got}: must be {' or '.join(names)}"
         case "finite_number":
             return f"{got}: must be {_allowed(kind).replace('a number', 'a finite number')}"
@@ -112,6 +115,10 @@ def _meant(key: str, section: type[BaseModel], recipe: type[BaseModel]) -> str:
     return f"; {above or 'a recipe'} has: {', '.join(siblings)}"
 
 
-def _shown(value: Any) -> str:
-    text = json.dumps(value, default=str, ensure_ascii=False)
+def shown(value: Any) -> str:
+    """A value of a recipe as a message has it, shortened."""
+    try:
+        text = json.dumps(value, default=str, ensure_ascii=False)
+    except ValueError:
+        text = "a number of thousands of digits"
     return text if len(text) <= 60 else f"{text[:57]}..."

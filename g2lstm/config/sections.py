@@ -1,16 +1,32 @@
 """Parts of a recipe that every task has: gates, optimizers, and how long and how to train."""
 
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from g2lstm.nn.lstm import DEFAULT_TAU
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+Width = Annotated[int, Field(ge=1, le=2**20)]  # beyond what trains, and no product of two is beyond 64 bits
+Layers = Annotated[int, Field(ge=1, le=256)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 DropProbability = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _can_be_a_folder(name: str) -> str:
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError:
+        raise ValueError("there is no such user's folder") from None
+    if "\0" in name or len(str(path).encode()) > 4000 or any(len(part.encode()) > 255 for part in path.parts):
+        raise ValueError("no folder can be called so")
+    return name
+
+
+FolderName = Annotated[str, AfterValidator(_can_be_a_folder)]
 
 
 class Section(BaseModel):
@@ -73,7 +89,7 @@ class NtAsgd(Section):
 
     Attributes:
         name: which optimizer this is.
-        lr: learning rate; scaled by length / bptt for each window.
+        lr: learning rate.
         weight_decay: added to the gradient.
         window: how many validations without a better one are waited for: the non-monotone trigger.
         start: "sgd" to switch to averaging by the trigger; "asgd" to average from the start and stop by the trigger.
@@ -115,7 +131,7 @@ class TrainSection(Section):
         clip: norm that gradients are clipped to; 0 for no clipping.
         patience: stop after so many validations without a better one; never if not given.
         checkpoint_minutes: how often the state is saved between validations.
-        precision: "fp32" or "bf16".
+        precision: "fp32", "bf16" or, on a GPU, "fp16" with a scaled loss.
         finetune_from: a run directory whose weights training starts from.
     """
 
@@ -126,8 +142,15 @@ class TrainSection(Section):
     clip: NonNegative = 0.25
     patience: Count | None = None
     checkpoint_minutes: Positive = 10.0
-    precision: Literal["fp32", "bf16"] = "fp32"
-    finetune_from: str | None = None
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    finetune_from: FolderName | None = None
+
+    @field_validator("optimizer", mode="before")
+    @classmethod
+    def _of_the_default_kind(cls, optimizer: Any) -> Any:
+        if isinstance(optimizer, dict) and "name" not in optimizer:
+            return {"name": cls.model_fields["optimizer"].get_default(call_default_factory=True).name, **optimizer}
+        return optimizer
 
     @field_validator("minutes")
     @classmethod

@@ -106,7 +106,7 @@ class TrainingBatches:
             raise G2Error(
                 f"{self.kept} of {len(corpus)} pairs are left to train on, and each of {world_size} process(es) needs "
                 f"one: {self.too_long} have more than {max_length} tokens on a side, {self.empty} an empty side; raise "
-                "the greatest length, or use more text"
+                "data.max_length, or use more text"
             )
         if batch_size is not None:
             self._cuts, self._pools = self._by_pairs(batch_size)
@@ -117,8 +117,8 @@ class TrainingBatches:
         """The ends of the batches, and the bounds of the pools."""
         if batch_size < self.world_size:
             raise G2Error(
-                f"a batch must have a pair for each process, {self.world_size} at least, got {batch_size}; use a "
-                "larger batch or fewer processes"
+                f"a batch must have a pair for each process, {self.world_size} at least, got {batch_size}; raise "
+                "train.batch_size, or use fewer processes"
             )
         # The second keeps a pair of every batch for each process, where the last batch would have too few.
         count = min(-(-self.kept // batch_size), self.kept // self.world_size)
@@ -132,7 +132,7 @@ class TrainingBatches:
         if batch_tokens < needed:
             raise G2Error(
                 f"a batch must have room for the longest sentences, {needed} tokens for {self.world_size} process(es), "
-                f"got {batch_tokens}; use a larger batch or a smaller greatest length"
+                f"got {batch_tokens}; raise train.batch_tokens, or lower data.max_length"
             )
         tokens = int(self._lengths.sum(dtype=np.int64)) + 2 * self.kept
         return _evenly(self.kept, max(1, tokens // (POOL * batch_tokens)))
@@ -142,19 +142,21 @@ class TrainingBatches:
         generator = np.random.default_rng((self.seed, epoch))
         order = np.arange(self.kept, dtype=self._numbers.dtype)
         generator.shuffle(order)
+        target_lengths = np.empty(self.kept, dtype=self._lengths.dtype)
         cuts = list(self._cuts)
         for start, end in pairwise(self._pools):
             pool = order[start:end]
             lengths = self._lengths[pool]
             by_length = np.lexsort((lengths.sum(axis=1), lengths.max(axis=1)))  # of some orders, the least padding
-            order[start:end] = pool[by_length]
+            order[start:end] = self._numbers[pool[by_length]]
+            target_lengths[start:end] = lengths[by_length, 1]
             if self._batch_tokens is not None:
                 cuts += [start + cut for cut in _cut(lengths[by_length], self._batch_tokens, self.world_size)]
         starts = np.array([0, *cuts[:-1]])
         bounds = np.stack((starts, cuts), axis=1)
-        tokens = np.add.reduceat(self._lengths[order, 1], starts, dtype=np.int64) + np.diff(bounds)[:, 0]
+        tokens = np.add.reduceat(target_lengths, starts, dtype=np.int64) + np.diff(bounds)[:, 0]
         shuffled = generator.permutation(len(bounds))
-        return Plan(self._numbers[order], bounds[shuffled], tokens[shuffled])
+        return Plan(order, bounds[shuffled], tokens[shuffled])
 
     def batch(self, plan: Plan, index: int) -> PairBatch:
         """This process's share of a batch.
@@ -206,17 +208,19 @@ def _pad(corpus: PairCorpus, pairs: Integers, source_eos: int, target_eos: int, 
 
 def _scan(corpus: PairCorpus, max_length: int) -> tuple[Integers, Integers, int]:
     """Which pairs to keep, their lengths (kept, 2) in the smallest type that holds them, and how many are empty."""
-    numbers, lengths, empty = [], [], 0
-    number_type, length_type = np.min_scalar_type(len(corpus)), np.min_scalar_type(max(max_length, 0))
+    numbers = np.empty(len(corpus), dtype=np.min_scalar_type(len(corpus)))
+    lengths = np.empty((len(corpus), 2), dtype=np.min_scalar_type(max(max_length, 0)))
+    kept = empty = 0
     for start in range(0, len(corpus), _SCAN):
         stop = start + _SCAN
         both = np.stack((corpus.source_lengths[start:stop], corpus.target_lengths[start:stop]), axis=1)
         is_empty = both.min(axis=1) == 0
         is_kept = ~is_empty & (both.max(axis=1) <= max_length)
-        numbers.append((start + np.flatnonzero(is_kept)).astype(number_type))
-        lengths.append(both[is_kept].astype(length_type))
-        empty += int(is_empty.sum())
-    return np.concatenate(numbers), np.concatenate(lengths), empty
+        more = kept + int(is_kept.sum())
+        numbers[kept:more] = start + np.flatnonzero(is_kept)
+        lengths[kept:more] = both[is_kept]
+        kept, empty = more, empty + int(is_empty.sum())
+    return numbers[:kept], lengths[:kept], empty
 
 
 def _evenly(total: int, parts: int) -> list[int]:

@@ -31,13 +31,11 @@ def write_atomically(path: Path) -> Iterator[BinaryIO]:
         G2Error: the folder cannot be written to, or the disk is full.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    make_folder(path.parent)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         file = temporary.open("xb")
     except OSError as error:
-        raise G2Error(
-            f"{path.parent} cannot be written to: {error.strerror}; choose another folder (the cache: G2LSTM_CACHE)"
-        ) from None
+        raise _refused(path.parent, error) from None
     try:
         with file:
             yield file
@@ -54,6 +52,18 @@ def write_atomically(path: Path) -> Iterator[BinaryIO]:
         ) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder and those above it, if they are not there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _refused(folder, error) from None
+
+
+def _refused(folder: Path, error: OSError) -> G2Error:
+    return G2Error(f"{folder} cannot be written to: {error.strerror}; choose another folder (the cache: G2LSTM_CACHE)")
 
 
 def keep_file(path: Path, content: bytes) -> None:

@@ -1,36 +1,41 @@
-"""Token streams: text is encoded once into a file, which is then read through memory mapping."""
+"""Token streams: text is encoded once into a file, which is then mapped and read in parts."""
 
 import hashlib
 import json
 import math
 import mmap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from itertools import chain
+import os
+import shutil
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from g2lstm.data.cache import cache_dir, write_atomically
-from g2lstm.data.text import Piece, read_pieces, sha256_of
-from g2lstm.data.tokenize import Tokenizer, train_tokenizer
+from g2lstm.data.cache import cache_dir, keep_file
+from g2lstm.data.counting import add_counts
+from g2lstm.data.encode import join_tokens, write_tokens
+from g2lstm.data.parts import Part, alone, cut, make_parts
+from g2lstm.data.text import check_has_text, sample_lines, sha256_of
+from g2lstm.data.tokenize import Tokenizer, train_tokenizer, word_tokenizer
 from g2lstm.errors import G2Error
 
 FORMAT = 1  # of the prepared files; part of their names
-_ENCODE_CHARACTERS, _ENCODE_LINES = 1 << 18, 1 << 12  # text that is encoded at once
-_READS_BEFORE_RELEASE = 256
+SAMPLE_BYTES = 1 << 27  # of text that byte-pair encoding is trained on
 
 
 class MappedArray:
-    """An array in an .npy file; reading a part of it brings only that part into memory.
+    """An array in an .npy file that is mapped into memory, not read.
 
     Args:
         path: the file.
 
     Attributes:
-        values: the array.
+        values: the array. What is looked at counts as this process's memory until `release`, and much of what is around
+            it, since systems map large pieces of a file at once. So scattered rows are better copied with `read`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,21 +46,25 @@ class MappedArray:
             shape, _, dtype = np.lib.format.read_array_header_1_0(file)
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             flat = np.frombuffer(self._map, dtype, math.prod(shape), file.tell())
+            self._start = file.tell()
+            self._file = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._file)
         self.values: npt.NDArray[Any] = flat.reshape(shape)
-        self._reads = 0
 
-    def count_reads(self, reads: int) -> None:
-        """To be called after reading, with how many places were read."""
-        self._reads += reads
-        # Pages that were read count as this process's memory until they are given back.
-        if self._reads >= _READS_BEFORE_RELEASE:
-            self._reads = 0
-            if hasattr(mmap, "MADV_DONTNEED"):
-                self._map.madvise(mmap.MADV_DONTNEED)
+    def read(self, start: int, count: int) -> npt.NDArray[Any]:
+        """A copy of the rows from `start` on: (count, …), fewer at the end."""
+        rows = self.values[start : start + count]
+        content = os.pread(self._file, rows.nbytes, self._start + start * self.values.strides[0])
+        return np.frombuffer(content, rows.dtype).reshape(rows.shape)
+
+    def release(self) -> None:
+        """Gives the memory of rows that were looked at back to the system."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
 
 
 class TokenStream:
-    """The tokens of one split, in a file that is read through memory mapping.
+    """The tokens of one split, in a file of which only the parts that are asked for are read.
 
     Args:
         path: a prepared file of tokens, see `prepare_stream`.
@@ -73,9 +82,7 @@ class TokenStream:
 
     def read(self, start: int, length: int) -> npt.NDArray[np.int64]:
         """A copy of the tokens from `start` on: (length,)."""
-        part = self._tokens.values[start : start + length].astype(np.int64)
-        self._tokens.count_reads(1)
-        return part
+        return self._tokens.read(start, length).astype(np.int64)
 
 
 class LineStream(TokenStream):
@@ -96,13 +103,12 @@ class LineStream(TokenStream):
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
         """Of the lines, without `<eos>`: (lines,), a view of the file."""
-        self._index.count_reads(_READS_BEFORE_RELEASE)  # since whoever asks for them may read them all
+        self._index.release()  # those that were asked for before
         return self._index.values[:, 1]
 
     def line(self, number: int) -> npt.NDArray[np.int64]:
         """A copy of a line's tokens, without `<eos>`."""
-        start, length = self._index.values[number].tolist()
-        self._index.count_reads(1)
+        ((start, length),) = self._index.read(number, 1).tolist()
         return self.read(start, length)
 
     def columns(
@@ -118,14 +124,15 @@ class LineStream(TokenStream):
             tokens: (T + 1, B), T being the length of the longest of them.
             lengths: (B,), without `<eos>`.
         """
-        starts, lengths = self._index.values[numbers].T
-        steps = np.arange(lengths.max() + 1)[:, None]
-        is_token = steps < lengths
-        block = np.full(is_token.shape, fill, dtype=np.int64)
-        block[is_token] = self._tokens.values[(starts + steps)[is_token]]
-        self._index.count_reads(len(numbers))
-        self._tokens.count_reads(len(numbers))
+        bounds = np.concatenate([self._index.read(number, 1) for number in numbers.tolist()])
+        lengths = bounds[:, 1]
+        block = np.full((lengths.max() + 1, len(numbers)), fill, dtype=np.int64)
+        for column, (start, length) in zip(block.T, bounds.tolist(), strict=True):
+            column[:length] = self._tokens.read(start, length)
         return block, lengths
+
+
+Stream = TypeVar("Stream", bound=TokenStream)
 
 
 def prepare_tokenizer(
@@ -138,8 +145,12 @@ def prepare_tokenizer(
     is_tokenized: bool = False,
     prefix_space: bool = False,
     cache: Path | None = None,
+    workers: int | None = None,
 ) -> Tokenizer:
     """The tokenizer of a training text, trained at the first call and kept.
+
+    Words are counted in all of it. Byte-pair encoding is trained on 128 MB at most: of a longer text on stretches that
+    are evenly spread over it. So memory does not grow with the text, but with the number of words that are kept.
 
     Args:
         text: the training text, or several that share the tokenizer.
@@ -150,6 +161,7 @@ def prepare_tokenizer(
         is_tokenized: see `train_bpe_tokenizer`, like the next.
         prefix_space: encode the first word of a line like any other.
         cache: folder for prepared files; the user's cache if absent.
+        workers: processes that count the words of large texts side by side; as many as there are cores if absent.
     """
     texts = [text] if isinstance(text, Path) else text
     settings: dict[str, Any] = {
@@ -160,104 +172,103 @@ def prepare_tokenizer(
         "prefix_space": prefix_space,
     }
     path = _cache_path(cache, {"texts": [sha256_of(text) for text in texts], "kind": kind, **settings}, "json")
-    if path.exists():
-        with suppress(G2Error):  # damaged; what is in a cache can be made again
-            return Tokenizer.load(path)
-    lines = (piece.text for text in texts for piece in read_pieces(text))
-    tokenizer = train_tokenizer(kind, lines, **settings)
+    with suppress(G2Error):  # absent or damaged; what is in a cache can be made again
+        return Tokenizer.load(path)
+    if kind == "word" and any(len(cut(text)) > 1 for text in texts):
+        return _count_in_parts(texts, path, vocabulary, min_frequency, lowercase, workers)
+    tokenizer = train_tokenizer(kind, sample_lines(texts, SAMPLE_BYTES if kind == "bpe" else None), **settings)
     tokenizer.save(path)
     return tokenizer
 
 
-def prepare_stream(text: Path, tokenizer: Tokenizer, *, cache: Path | None = None) -> TokenStream:
+def _count_in_parts(
+    texts: Sequence[Path],
+    path: Path,
+    vocabulary: int | None,
+    min_frequency: int,
+    lowercase: bool,
+    workers: int | None,
+) -> Tokenizer:
+    """The word tokenizer of large texts, to be kept in `path`."""
+    for text in texts:
+        check_has_text(text)
+    folder = path.with_suffix(".parts")
+    with alone(path.parent):
+        with suppress(G2Error):  # another process has made it meanwhile
+            return Tokenizer.load(path)
+        spans = [(text, *span) for text in texts for span in cut(text)]
+        files = [str(folder / f"{number:04}.txt") for number in range(len(spans))]
+        parts = [
+            Part(str(text), start, stop, [file], lowercase=lowercase)
+            for (text, start, stop), file in zip(spans, files, strict=True)
+        ]
+        make_parts(parts, workers)
+        counts = add_counts(map(Path, files))
+        tokenizer = word_tokenizer(counts, vocabulary=vocabulary, min_frequency=min_frequency, lowercase=lowercase)
+        tokenizer.save(path)
+        shutil.rmtree(folder, ignore_errors=True)
+    return tokenizer
+
+
+def prepare_stream(
+    text: Path, tokenizer: Tokenizer, *, cache: Path | None = None, workers: int | None = None
+) -> TokenStream:
     """The tokens of a text, `<eos>` after each line; encoded at the first call and kept.
 
-    Memory does not grow with the text. Two processes may prepare the same text at once.
+    Memory does not grow with the text. A large one is encoded in parts; if that is cut short, the next call goes on
+    with the parts that are left. Two processes may prepare the same text at once.
 
     Args:
         text: a UTF-8 file.
         tokenizer: what encodes it.
         cache: folder for prepared files; the user's cache if absent.
+        workers: processes that encode a large text side by side; as many as there are cores if absent.
     """
     sha256 = sha256_of(text)
     path = _cache_path(cache, {"text": sha256, "tokenizer": tokenizer.fingerprint}, "npy")
-    if path.exists():
-        with suppress(ValueError):  # damaged, as above
-            return TokenStream(path, sha256)
-    _write_tokens(text, tokenizer, path)
-    return TokenStream(path, sha256)
+    return _prepare(lambda: TokenStream(path, sha256), text, tokenizer, [path], workers)
 
 
-def prepare_lines(text: Path, tokenizer: Tokenizer, *, cache: Path | None = None) -> LineStream:
+def prepare_lines(
+    text: Path, tokenizer: Tokenizer, *, cache: Path | None = None, workers: int | None = None
+) -> LineStream:
     """Like `prepare_stream`, with an index of the lines."""
     sha256 = sha256_of(text)
     made_of = {"text": sha256, "tokenizer": tokenizer.fingerprint}
     path, index = _cache_path(cache, made_of, "npy"), _cache_path(cache, {**made_of, "index": "lines"}, "npy")
-    if path.exists() and index.exists():
-        with suppress(ValueError):
-            return LineStream(path, index, sha256)
-    _write_tokens(text, tokenizer, path, index)
-    return LineStream(path, index, sha256)
+    return _prepare(lambda: LineStream(path, index, sha256), text, tokenizer, [path, index], workers)
+
+
+def _prepare(
+    open_files: Callable[[], Stream], text: Path, tokenizer: Tokenizer, paths: list[Path], workers: int | None
+) -> Stream:
+    """Opens prepared files, tokens and perhaps an index, or makes them first."""
+    with suppress(OSError, ValueError):  # absent or damaged
+        return open_files()
+    spans = cut(text)
+    if len(spans) == 1:
+        write_tokens(text, tokenizer, *paths)
+        return open_files()
+    check_has_text(text)
+    folder = paths[-1].with_suffix(".parts")
+    with alone(folder.parent):
+        with suppress(OSError, ValueError):  # another process has made them meanwhile
+            return open_files()
+        keep_file(folder / "tokenizer.json", tokenizer.to_json().encode())
+        files = [
+            [folder / f"{number:04}.{kind}.npy" for kind in ("tokens", "lines")[: len(paths)]]
+            for number in range(len(spans))
+        ]
+        parts = [
+            Part(str(text), *span, list(map(str, some)), str(folder / "tokenizer.json"))
+            for span, some in zip(spans, files, strict=True)
+        ]
+        make_parts(parts, workers)
+        join_tokens(files, tokenizer, *paths)
+        shutil.rmtree(folder, ignore_errors=True)
+    return open_files()
 
 
 def _cache_path(cache: Path | None, made_of: Mapping[str, object], ending: str) -> Path:
     key = hashlib.sha256(json.dumps({"format": FORMAT, **made_of}, sort_keys=True).encode()).hexdigest()
     return (cache_dir() if cache is None else cache) / "prepared" / f"{key[:32]}.{ending}"
-
-
-def _write_tokens(text: Path, tokenizer: Tokenizer, path: Path, index: Path | None = None) -> None:
-    """Writes the tokens and, if there is a path for it, the index: start and length of each line."""
-    dtype = np.dtype("<u2" if len(tokenizer) <= 2**16 else "<u4")
-    with ExitStack() as stack:
-        tokens = _GrowingArray(stack.enter_context(write_atomically(path)), dtype)
-        lines = index and _GrowingArray(stack.enter_context(write_atomically(index)), np.dtype("<i8"), 2)
-        line_start = 0
-        for pieces in _batches(read_pieces(text)):
-            encoded = tokenizer.encode_lines([piece.text for piece in pieces])
-            for ids, piece in zip(encoded, pieces, strict=True):
-                if piece.ends_line:
-                    ids.append(tokenizer.eos_id)
-            if lines:
-                ends = tokens.count + np.cumsum([len(ids) for ids in encoded])
-                bounds = np.concatenate(([line_start], ends[[piece.ends_line for piece in pieces]]))
-                lines.append(np.stack((bounds[:-1], np.diff(bounds) - 1), axis=1))
-                line_start = bounds[-1]
-            tokens.append(np.fromiter(chain.from_iterable(encoded), dtype))
-        tokens.finish()
-        if lines:
-            lines.finish()
-
-
-class _GrowingArray:
-    """An .npy file, streamed: its header has room for the number of rows, which is known at the end."""
-
-    def __init__(self, file: BinaryIO, dtype: np.dtype[np.integer], *row_shape: int) -> None:
-        self.count = 0
-        self._file, self._dtype, self._row_shape = file, dtype, row_shape
-        self._write_header()
-
-    def append(self, rows: npt.NDArray[np.integer]) -> None:
-        self._file.write(rows.astype(self._dtype, copy=False).tobytes())
-        self.count += len(rows)
-
-    def finish(self) -> None:
-        self._file.seek(0)
-        self._write_header()
-
-    def _write_header(self) -> None:
-        descr, shape = np.lib.format.dtype_to_descr(self._dtype), (self.count, *self._row_shape)
-        header = {"descr": descr, "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(self._file, header)
-
-
-def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    batch: list[Piece] = []
-    size = 0
-    for piece in pieces:
-        batch.append(piece)
-        size += len(piece.text)
-        if size >= _ENCODE_CHARACTERS or len(batch) >= _ENCODE_LINES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch

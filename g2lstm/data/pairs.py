@@ -10,7 +10,7 @@ import numpy.typing as npt
 from g2lstm.data.corpus import LineStream, prepare_lines, prepare_tokenizer
 from g2lstm.data.embedded import SPLITS
 from g2lstm.data.registry import data_set, folder_with
-from g2lstm.data.text import open_to_read
+from g2lstm.data.text import open_to_read, read_pieces
 from g2lstm.data.tokenize import Tokenizer
 from g2lstm.errors import G2Error
 
@@ -32,11 +32,13 @@ class PairCorpus:
     Args:
         source: the lines to translate.
         target: their translations, as many.
+        files: the texts that they were encoded from.
     """
 
-    def __init__(self, source: LineStream, target: LineStream) -> None:
+    def __init__(self, source: LineStream, target: LineStream, files: PairFiles | None = None) -> None:
         self.source = source
         self.target = target
+        self.files = files
 
     def __len__(self) -> int:
         """How many pairs there are."""
@@ -108,6 +110,7 @@ def prepare_tokenizers(
     lowercase: bool = False,
     is_tokenized: bool = False,
     cache: Path | None = None,
+    workers: int | None = None,
 ) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizers of source and target, trained at the first call and kept.
 
@@ -120,6 +123,7 @@ def prepare_tokenizers(
         lowercase: make the texts lower-case first.
         is_tokenized: words and punctuation stand apart in the texts already.
         cache: folder for prepared files; the user's cache if absent.
+        workers: see `prepare_tokenizer`.
     """
     _check_sides(files)
     prepare = partial(
@@ -131,6 +135,7 @@ def prepare_tokenizers(
         is_tokenized=is_tokenized,
         prefix_space=kind == "bpe",
         cache=cache,
+        workers=workers,
     )
     if joint:
         both = prepare(files)
@@ -139,21 +144,31 @@ def prepare_tokenizers(
 
 
 def prepare_pairs(
-    files: PairFiles, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, *, cache: Path | None = None
+    files: PairFiles,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
+    *,
+    cache: Path | None = None,
+    workers: int | None = None,
 ) -> PairCorpus:
-    """The tokens of pairs, encoded on all cores at the first call and kept.
-
-    Memory does not grow with the texts. Two processes may prepare the same texts at once.
+    """The tokens of pairs, encoded on all cores at the first call and kept; see `prepare_stream`.
 
     Args:
         files: two UTF-8 files of as many lines.
         source_tokenizer: what encodes the source.
         target_tokenizer: what encodes the target.
         cache: folder for prepared files; the user's cache if absent.
+        workers: see `prepare_stream`.
     """
     _check_sides(files)
-    source = prepare_lines(files.source, source_tokenizer, cache=cache)
-    return PairCorpus(source, prepare_lines(files.target, target_tokenizer, cache=cache))
+    source = prepare_lines(files.source, source_tokenizer, cache=cache, workers=workers)
+    return PairCorpus(source, prepare_lines(files.target, target_tokenizer, cache=cache, workers=workers), files)
+
+
+def read_pairs(files: PairFiles) -> tuple[list[str], list[str]]:
+    """The lines of source and target as they stand in the files; all of them are held in memory."""
+    _check_sides(files)
+    return _whole_lines(files.source), _whole_lines(files.target)
 
 
 def _check_sides(files: PairFiles) -> None:
@@ -172,3 +187,13 @@ def _count_lines(path: Path) -> int:
         while chunk := file.read(_COUNT_BYTES):
             count, last = count + chunk.count(b"\n"), chunk[-1:]
     return count + (last != b"\n")
+
+
+def _whole_lines(path: Path) -> list[str]:
+    lines, parts = [], []
+    for piece in read_pieces(path):
+        parts.append(piece.text)
+        if piece.ends_line:
+            lines.append("".join(parts))
+            parts = []
+    return lines

@@ -105,9 +105,9 @@ def folder_with(endings: tuple[str, ...], name: str | None, path: Path | None, d
     folder = path.expanduser()
     needed = [f"{split}.{ending}" for split in SPLITS for ending in endings]
     listed = f"{', '.join(needed[:-1])} and {needed[-1]}"
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # which raises for no name
         raise G2Error(f"the data folder {folder} does not exist; make it, with {listed}")
-    if missing := [file for file in needed if not (folder / file).is_file()]:
+    if missing := [file for file in needed if not os.path.isfile(folder / file)]:
         raise G2Error(f"the data folder {folder} lacks {', '.join(missing)}; it needs {listed}")
     return folder
 

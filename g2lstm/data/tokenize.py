@@ -2,26 +2,27 @@
 
 import hashlib
 import json
-import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from heapq import nsmallest
 from itertools import groupby
 from pathlib import Path
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import models, pre_tokenizers, trainers
 
+from g2lstm.data.bounded import read_bounded
 from g2lstm.data.cache import write_atomically
+from g2lstm.data.counting import count_words
+from g2lstm.data.tokenizer_file import EOS, KINDS, UNK, new_backend, parse_tokenizer
 from g2lstm.errors import G2Error
 
-UNK, EOS = "<unk>", "<eos>"
+__all__ = ["EOS", "UNK", "Tokenizer", "train_bpe_tokenizer", "train_tokenizer", "train_word_tokenizer"]
+
 SPECIALS = (UNK, EOS)
 MIN_BPE_VOCABULARY = 256 + len(SPECIALS)  # every byte has a token, so that any text can be encoded
 
-_KINDS = {"WordLevel": "word", "BPE": "bpe"}
-# What the library calls a word. Python's str.split() also splits at four control characters.
-_WORD = re.compile(r"[\S\x1c-\x1f]+")
+_LONGEST_FILE = 2**28  # bytes; a vocabulary of a million long words has a fifth of it
 
 
 class Tokenizer:
@@ -36,7 +37,7 @@ class Tokenizer:
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self.backend = backend
-        self.kind = _KINDS[type(backend.model).__name__]
+        self.kind = KINDS[type(backend.model).__name__]
         self.unk_id = self.id_of(UNK)
         self.eos_id = self.id_of(EOS)
 
@@ -98,16 +99,13 @@ class Tokenizer:
     def load(cls, path: Path) -> "Tokenizer":
         """Reads a `tokenizer.json`."""
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = read_bounded(path, _LONGEST_FILE).decode()
+        except (G2Error, UnicodeDecodeError) as error:
             raise G2Error(f"the tokenizer {path} cannot be read: {error}") from None
         try:
-            backend = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # the library raises the bare class
-            raise G2Error(f"{path} is damaged, or not a tokenizer of the tokenizers library: {error}") from None
-        if type(backend.model).__name__ not in _KINDS:
-            name = type(backend.model).__name__
-            raise G2Error(f"{path} holds a tokenizer of type {name}; only WordLevel and BPE are allowed")
+            backend = parse_tokenizer(text)
+        except G2Error as error:
+            raise G2Error(f"{path} {error}") from None
         try:
             return cls(backend)
         except G2Error as error:
@@ -125,21 +123,18 @@ def train_word_tokenizer(
         min_frequency: rarer words become `<unk>`.
         lowercase: make the text lower-case first.
     """
-    normalizer = normalizers.Lowercase() if lowercase else None
-    counts: Counter[str] = Counter()
-    for line in lines:
-        counts.update(_WORD.findall(normalizer.normalize_str(line) if normalizer else line))
-    for special in SPECIALS:
-        counts.pop(special, None)
-    ranked = sorted((-count, word) for word, count in counts.items() if count >= min_frequency)
-    if vocabulary is not None:
-        del ranked[max(vocabulary - len(SPECIALS), 0) :]
-    ids = {token: index for index, token in enumerate((*SPECIALS, *(word for _, word in ranked)))}
-    backend = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=UNK))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    if normalizer is not None:
-        backend.normalizer = normalizer
-    return Tokenizer(backend)
+    counts = count_words(lines, lowercase=lowercase).items()
+    return word_tokenizer(counts, vocabulary=vocabulary, min_frequency=min_frequency, lowercase=lowercase)
+
+
+def word_tokenizer(
+    counts: Iterable[tuple[str, int]], *, vocabulary: int | None, min_frequency: int, lowercase: bool
+) -> Tokenizer:
+    """Like `train_word_tokenizer`, of words that are counted already."""
+    ranked = ((-count, word) for word, count in counts if count >= min_frequency and word not in SPECIALS)
+    first = sorted(ranked) if vocabulary is None else nsmallest(vocabulary - len(SPECIALS), ranked)
+    ids = {token: index for index, token in enumerate((*SPECIALS, *(word for _, word in first)))}
+    return Tokenizer(new_backend(models.WordLevel(ids, unk_token=UNK), lowercase=lowercase))
 
 
 def train_bpe_tokenizer(
@@ -163,20 +158,7 @@ def train_bpe_tokenizer(
     """
     if vocabulary < MIN_BPE_VOCABULARY:
         raise G2Error(f"byte-pair encoding needs a vocabulary of at least {MIN_BPE_VOCABULARY}, got {vocabulary}")
-    backend = tokenizers.Tokenizer(models.BPE())
-    if lowercase:
-        backend.normalizer = normalizers.Lowercase()
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    if is_tokenized:
-        words = pre_tokenizers.Split(" ", "merged_with_next")
-        to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        backend.pre_tokenizer = pre_tokenizers.Sequence([words, to_bytes])
-    if prefix_space:
-        # The library's own option adds no space to a line that begins with one, and so could not be undone.
-        prepend = normalizers.Prepend(" ")
-        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), prepend]) if lowercase else prepend
-        backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    backend = new_backend(models.BPE(), lowercase=lowercase, is_tokenized=is_tokenized, prefix_space=prefix_space)
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         min_frequency=min_frequency,

@@ -155,13 +155,18 @@ def _rounding(model: nn.Module) -> float:
 def _rounding_to_int8(model: nn.Module) -> float:
     largest = 0.0
     for matrix in encoded_matrices(model).values():
-        norm = _largest_row(matrix.dequantize())
-        if isinstance(matrix, LowRank):  # what comes between is rounded too: a few times as large as a row of the right
-            norm += 4 * _largest_row(matrix.left.dequantize()) * _largest_row(matrix.right.dequantize())
+        if isinstance(matrix, LowRank):
+            left, right = matrix.left.dequantize(), matrix.right.dequantize()
+            norm = _largest_row(left @ torch.linalg.qr(right.T, mode="r").R.T)  # as Q would change no norm
+            # What comes between is rounded too: a few times as large as a row of the right.
+            norm += 4 * _largest_row(left) * _largest_row(right)
+        else:
+            norm = _largest_row(matrix.dequantize())
         largest = max(largest, norm)
     greatest = 1.0  # number in a vector
     for table in (module for module in model.modules() if isinstance(module, nn.Embedding | CompressedEmbedding)):
-        greatest = max(greatest, float(table.weight.detach().abs().max()))
+        for tokens in torch.arange(table.num_embeddings).split(1000):
+            greatest = max(greatest, float(table(tokens).detach().abs().max()))
     if isinstance(model, TranslationModel) and model.residual:
         greatest = max(greatest, len(model.encoder), len(model.decoder))
     return 6 * largest * greatest / (127 * math.sqrt(12))

@@ -112,7 +112,8 @@ def export_onnx(
             os.replace(folder / name, path.parent / name)
     expanded = tuple(dict.fromkeys(name for graph in graphs.values() for name in graph.expanded))
     if expanded:
-        how = "" if activations == "int8" else "; with int8 activations, those of eight bits are multiplied packed"
+        how = "; with int8 activations those of eight bits stay packed, but for the right factors of embeddings"
+        how = "" if activations == "int8" else how
         warnings.warn(f"become float32 when the export is loaded: {_listed(expanded)}{how}", stacklevel=2)
     files = tuple(path.parent / name for name in kept)
     return Export(files, agreement.difference, agreement.tolerance, expanded, example(model, path))

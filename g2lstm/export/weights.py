@@ -128,7 +128,8 @@ def _piece(matrix: Matrix) -> _Values | _Codes:
     scales: Floats
     match encoded:
         case Dense():
-            return _Values((name,), encoded.values.numpy() * np.float32(factor))
+            # Before NumPy 2, float16 times a float32 number is float16.
+            return _Values((name,), encoded.values.numpy().astype(np.float32) * np.float32(factor))
         case Grid():
             scales = np.full((encoded.shape[0], 1), np.float32(encoded.step), dtype=np.float32)
             codes, group = encoded.codes, None

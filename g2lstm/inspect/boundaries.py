@@ -9,11 +9,11 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from g2lstm.data.grammar import GrammarPair, grammar_pairs
+from g2lstm.data.shown import begins_word
 from g2lstm.data.tokenize import Tokenizer
 from g2lstm.inspect.mode import in_mode
 from g2lstm.inspect.places import Place, places
 from g2lstm.inspect.record import Trained
-from g2lstm.inspect.tokens import begins_word
 from g2lstm.nn.record import record_gates
 from g2lstm.runs.language import TrainedLanguageModel
 from g2lstm.runs.translation import TrainedTranslationModel
@@ -65,7 +65,7 @@ def boundary_auc(
             ids = [torch.tensor([*source, trained.source.eos_id]) for source in sources]
             lengths = torch.tensor([len(each) for each in ids])
             starts = [_word_starts(trained.source, source) for source in sources]
-            model.encode(pad_sequence(ids).to(model.output_weight.device), lengths)
+            model.encode(pad_sequence(ids).to(model.softmax_bias.device), lengths)
             for name, calls in record.items():
                 for gates in calls:
                     for place, forget in zip(places(name, modules[name]), gates.forget, strict=True):

@@ -7,7 +7,9 @@ from typing import Any
 
 from g2lstm.data.cache import write_atomically
 from g2lstm.inspect.examine import Findings
+from g2lstm.inspect.history import gate_history
 from g2lstm.inspect.pictures.histograms import draw_histograms, draw_layers
+from g2lstm.inspect.pictures.history import draw_history
 from g2lstm.inspect.pictures.sigmoid import draw_sigmoid
 from g2lstm.inspect.pictures.style import save
 from g2lstm.inspect.pictures.training import draw_saturation, has_saturation
@@ -34,6 +36,9 @@ def write_gallery(folder: Path, runs: Mapping[str, Findings]) -> list[Path]:
     metrics = {name: each.metrics for name, each in runs.items() if has_saturation(each.metrics)}
     if metrics:
         files += save(draw_saturation(metrics), folder / "training")
+    histories = {name: history for name, each in runs.items() if (history := gate_history(each.metrics)) is not None}
+    if histories:
+        files += save(draw_history(histories), folder / "history")
     readings = {name: each.reading for name, each in runs.items() if each.reading is not None}
     if readings:
         files += _sentence_pictures(folder, readings, modes)

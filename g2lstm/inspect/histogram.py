@@ -7,11 +7,9 @@ import torch
 from torch import Tensor
 
 from g2lstm.errors import G2Error
+from g2lstm.inspect.counting import BINS, count
 
-BINS = 100
 LOW, HIGH = 0.1, 0.9  # a gate outside is called saturated; both are edges of bins
-_BLOCK = 1 << 17  # values that are counted together: few enough to stay in a core's cache
-_LOG_ENDS = math.log2(1e-6), math.log2(1 - 1e-6)  # gates are taken to lie between these when memory is measured
 
 
 class GateHistogram:
@@ -39,28 +37,13 @@ class GateHistogram:
         """Counts values (..., H). A row that has a NaN, as after a sequence's end, is left out."""
         if values.size(-1) != self.units:
             raise G2Error(f"these are the gates of {values.size(-1)} units, and those before were of {self.units}")
-        rows = values.detach().reshape(-1, self.units).float().cpu()
-        for block in rows.split(max(1, _BLOCK // self.units)):
-            self._count(block)
-
-    def _count(self, rows: Tensor) -> None:
-        sums = rows.sum(0)
-        if not sums.isfinite().all():
-            rows = rows[rows.sum(1).isfinite()]
-            sums = rows.sum(0)
-        self.steps += len(rows)
-        self._sums += sums
-        scratch = torch.empty_like(rows)
-        # In float32 these products are below 10 and 90 where the values are below 0.1 and 0.9, and nowhere else.
-        codes = torch.mul(rows, BINS, out=scratch).to(torch.int8).flatten()
-        counts = torch.bincount(codes, minlength=BINS + 1)
-        counts[BINS - 1] += counts[BINS]
-        self.counts += counts[:BINS]
-        is_open = torch.ge(rows, 0.5, out=scratch)  # as numbers, which are added up faster
-        self._ones += is_open.sum(0)
-        self._upper += torch.dot(is_open.flatten(), rows.flatten()).item()
-        if self.is_memory:
-            self._halvings -= torch.log2(rows, out=scratch).clamp_(*_LOG_ENDS).sum(0)
+        found = count(values.detach().reshape(-1, self.units), self.is_memory)
+        self.counts += found.counts
+        self.steps += found.steps
+        self._sums += found.sums
+        self._ones += found.ones
+        self._upper += found.upper
+        self._halvings += found.halvings
 
     def merge(self, other: "GateHistogram") -> None:
         """Counts what another one counted, of the same units."""

@@ -8,11 +8,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from g2lstm.data.shown import shown
 from g2lstm.data.tokenize import EOS, Tokenizer
 from g2lstm.errors import G2Error
 from g2lstm.inspect.mode import in_mode
 from g2lstm.inspect.places import Place, places
-from g2lstm.inspect.tokens import encode, shown
+from g2lstm.inspect.tokens import encode
 from g2lstm.lm.model import LanguageModel
 from g2lstm.mt.model import TranslationModel
 from g2lstm.nn.record import GateRecord, record_gates
@@ -142,12 +143,11 @@ def _read_translation(
     trained: TrainedTranslationModel, text: str, eval_gate: str | None, training: bool, seed: int
 ) -> Reading:
     model = trained.model
-    line = " ".join(text.split("\n")).strip()
+    line = trained.cleaned(" ".join(text.split("\n")))
     source, source_tokens = encode(trained.source, line)
     _check_length(len(source))
     found = trained.search([line], with_attention=True, eval_gate=eval_gate)[0][0]
-    target = [trained.target.id_of(token) for token in found.target[:-1]]
-    produced = shown(trained.target, target)
+    target, produced = found.target_ids, found.target[:-1]
     source, inputs = [*source, trained.source.eos_id], [trained.target.eos_id, *target]
     with in_mode(model, eval_gate=eval_gate, training=training, seed=seed) as mode, record_gates(model) as record:
         model(_column(source, model), torch.tensor([len(source)]), _column(inputs, model))
@@ -164,7 +164,7 @@ def _read_translation(
 
 
 def _column(ids: list[int], model: LanguageModel | TranslationModel) -> Tensor:
-    return torch.tensor(ids, device=model.output_weight.device).unsqueeze(1)
+    return torch.tensor(ids, device=model.softmax_bias.device).unsqueeze(1)
 
 
 def _check_length(tokens: int) -> None:

@@ -99,18 +99,14 @@ def record_split(
     model = trained.model
     with in_mode(model, eval_gate=eval_gate, training=training, seed=seed) as mode, record_gates(model) as record:
         statistics = GateStatistics(model, record)
-        if isinstance(trained, TrainedLanguageModel):
-            stream = trained.split(split, data_dir)
-            unit, sha256, reading = "windows", stream.text_sha256, _read_windows(trained, stream, samples)
-        else:
-            corpus = prepare_pairs(trained.files(split, data_dir), trained.source, trained.target)
-            unit, sha256 = "pairs", "+".join(corpus.text_sha256)
-            reading = _read_pairs(trained, corpus, samples, seed)
-        for done, total, is_token in reading:
+        data = load_split(trained, split, data_dir)
+        for done, total, is_token in read_split(trained, data, samples, seed):
             statistics.drain(record, is_token)
             if progress is not None:
                 progress(done, total)
     tokens = {place.side: histograms["input"].steps for place, histograms in statistics.items()}
+    is_text = isinstance(data, TokenStream)
+    unit, sha256 = ("windows", data.text_sha256) if is_text else ("pairs", "+".join(data.text_sha256))
     return Recording(statistics, mode, {"split": split, unit: done, "tokens": tokens, "sha256": sha256})
 
 
@@ -123,7 +119,7 @@ def record_reading(trained: Trained, reading: Reading) -> Recording:
     return Recording(statistics, reading.mode, {"tokens": {side: len(each) for side, each in reading.tokens.items()}})
 
 
-class _Progress(NamedTuple):
+class Pass(NamedTuple):
     """After one call of the model: how many samples are done, of how many, and what of it was no padding."""
 
     done: int
@@ -131,7 +127,30 @@ class _Progress(NamedTuple):
     is_token: dict[str, Tensor]  # (T, B), by the names of LSTMs that read padding
 
 
-def _read_windows(trained: TrainedLanguageModel, stream: TokenStream, samples: int) -> Iterator[_Progress]:
+def load_split(trained: Trained, split: str, data_dir: Path | None = None) -> TokenStream | PairCorpus:
+    """A split of a model's own data, prepared."""
+    if isinstance(trained, TrainedLanguageModel):
+        return trained.split(split, data_dir)
+    return prepare_pairs(trained.files(split, data_dir), trained.source, trained.target)
+
+
+def read_split(trained: Trained, data: TokenStream | PairCorpus, samples: int, seed: int = 0) -> Iterator[Pass]:
+    """Reads windows or pairs with a model, as `record_split` tells, in whatever mode it is.
+
+    Args:
+        trained: the model.
+        data: of `load_split`.
+        samples: how many windows or pairs at most.
+        seed: of which pairs.
+    """
+    if isinstance(trained, TrainedLanguageModel):
+        assert isinstance(data, TokenStream)
+        return _read_windows(trained, data, samples)
+    assert isinstance(data, PairCorpus)
+    return _read_pairs(trained, data, samples, seed)
+
+
+def _read_windows(trained: TrainedLanguageModel, stream: TokenStream, samples: int) -> Iterator[Pass]:
     model, how = trained.model, trained.recipe.evaluate
     columns = Columns(stream, min(how.batch_size, samples, len(stream) - 1))
     total = min(samples, columns.local_batch * -(-columns.rows // how.bptt))
@@ -139,14 +158,14 @@ def _read_windows(trained: TrainedLanguageModel, stream: TokenStream, samples: i
     for window in columns.windows(repeat(how.bptt)):
         width = min(columns.local_batch, total - done)
         state = [(h[:, :width], c[:, :width]) for h, c in state]
-        _, _, state = model(window.tokens[:, :width].to(model.output_weight.device), state)
+        _, _, state = model(window.tokens[:, :width].to(model.softmax_bias.device), state)
         done += width
-        yield _Progress(done, total, {})
+        yield Pass(done, total, {})
         if done == total:
             return
 
 
-def _read_pairs(trained: TrainedTranslationModel, corpus: PairCorpus, samples: int, seed: int) -> Iterator[_Progress]:
+def _read_pairs(trained: TrainedTranslationModel, corpus: PairCorpus, samples: int, seed: int) -> Iterator[Pass]:
     model, recipe = trained.model, trained.recipe
     lengths = np.stack((corpus.target_lengths, corpus.source_lengths))
     kept = np.flatnonzero((lengths.min(0) > 0) & (lengths.max(0) <= recipe.data.max_length))
@@ -155,7 +174,7 @@ def _read_pairs(trained: TrainedTranslationModel, corpus: PairCorpus, samples: i
         raise G2Error(f"all {len(corpus)} pairs have an empty side or more than {recipe.data.max_length} tokens on one")
     longer = lengths.max(0)  # of the two sides
     chosen = chosen[np.argsort(-longer[chosen], kind="stable")]
-    done, device = 0, model.output_weight.device
+    done, device = 0, model.softmax_bias.device
     while done < len(chosen):
         size = recipe.evaluate.batch_size * min(1.0, _USUAL_LENGTH / longer[chosen[done]])
         pairs = chosen[done : done + max(1, int(size))]
@@ -170,4 +189,4 @@ def _read_pairs(trained: TrainedTranslationModel, corpus: PairCorpus, samples: i
         encoder = {f"encoder.{layer}": is_source for layer in range(len(model.encoder))}
         decoder = {f"decoder.{layer}": is_target for layer in range(len(model.decoder))}
         done += len(pairs)
-        yield _Progress(done, len(chosen), encoder | decoder)
+        yield Pass(done, len(chosen), encoder | decoder)

@@ -1,9 +1,11 @@
-"""The report's charts as SVG text: lines, dots, histograms. Dashes and shapes tell them apart without colour."""
+"""The report's charts as SVG text: lines, dots, histograms, heat maps. Dashes and shapes tell lines apart in grey."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
+
+from g2lstm.inspect.report_page import colour_of
 
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "1 4", "12 4")
 COLOURS = len(DASHES)
@@ -95,6 +97,46 @@ def histogram_chart(
     frame = _Frame.around([*series, Series("", [0, 1], [0, top or 0])], False, width, height)
     parts = [frame.axes(x_title, "% of values"), *map(frame.line, series)]
     return _figure(parts, width, height, f"share of values by {x_title}", legend(series))
+
+
+def heat_chart(
+    shares: Sequence[Sequence[float]],
+    edges: Sequence[float],
+    *,
+    x_title: str,
+    y_title: str,
+    top: float,
+    width: int = 480,
+    height: int = 230,
+) -> str:
+    """Histograms side by side, each a column of cells from 0 at the bottom to 1; darker is more.
+
+    Args:
+        shares: for each column the per cent of the values in bins of one width.
+        edges: where columns begin, and where the last one ends.
+        x_title: below the axis.
+        y_title: beside the axis.
+        top: the share that is darkest, so that charts can be compared.
+        width: in pixels.
+        height: in pixels.
+    """
+    frame = _Frame((edges[0], edges[-1]), (0.0, 1.0), False, width, height)
+    parts = [frame.axes(x_title, y_title)]
+    for column, left, right in zip(shares, edges, edges[1:], strict=False):
+        x, wide = frame.x(left), frame.x(right) - frame.x(left) + 0.3  # no gap between two
+        tall = (frame.y(0) - frame.y(1)) / len(column)
+        for k, share in enumerate(column):
+            colour, _ = colour_of(math.sqrt(share / top))  # else the two ends are all one sees
+            cell = f'x="{x:.1f}" y="{frame.y(0) - (k + 1) * tall:.1f}" width="{wide:.1f}" height="{tall + 0.3:.1f}"'
+            parts.append(f'<rect fill="{colour}" {cell}/>')
+    swatches = "".join(
+        f'<li><svg width="22" height="12" aria-hidden="true"><rect fill="{colour_of(level)[0]}" width="22" '
+        f'height="12"/></svg> {top * level**2:.2g} %</li>'
+        for level in (0, 0.25, 0.5, 0.75, 1)
+    )
+    return _figure(
+        parts, width, height, f"{y_title} by {x_title}, as a heat map", f'<ul class="legend">{swatches}</ul>'
+    )
 
 
 def legend(series: Sequence[Series]) -> str:

@@ -1,6 +1,7 @@
 """The report's sections about what was measured: settings, scores, learning, compression, histograms of the gates."""
 
-import json
+import os
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from html import escape
@@ -8,12 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from g2lstm.config import recipe_hash
+from g2lstm.data.bounded import parse_json, read_bounded
 from g2lstm.errors import G2Error
-from g2lstm.inspect.report_charts import Series, dot_chart, histogram_chart, line_chart
+from g2lstm.inspect.history import SHOWN, gate_history
+from g2lstm.inspect.places import title_of
+from g2lstm.inspect.report_charts import Series, dot_chart, heat_chart, histogram_chart, line_chart
 from g2lstm.inspect.report_page import table
 from g2lstm.runs.directory import RunDirectory
 
+_LONGEST = 2**28  # bytes of a file of measurements
 _POINTS = 400  # of a training curve, at most
+_COLUMNS = 40  # of a heat map over training time, at most
 
 Runs = Mapping[str, RunDirectory]
 
@@ -98,7 +104,30 @@ def curves(runs: Runs) -> str:
     html += f'<div class="row">{"".join(parts)}</div>'
     if saturations:
         html += f"<h3>Gates beyond 0.1 and 0.9 while training</h3><div class='row'>{''.join(saturations)}</div>"
-    return html
+    return html + _over_training(runs)
+
+
+def _over_training(runs: Runs) -> str:
+    """Histograms of the gates at each validation; those of all runs have one scale of colours."""
+    trained = {name: gate_history(metrics) for name, run in runs.items() if (metrics := run.metrics())}
+    found = {name: history for name, history in trained.items() if history is not None}
+    title, parts = "<h3>Histograms of the gates over training time</h3>", []
+    if found:
+        title += '<p class="quiet">All layers, at each validation; % of values in bins of one width.</p>'
+    for gate in SHOWN:
+        for name, history in found.items():
+            every = len(history.tokens) // _COLUMNS + 1
+            shares = history.shares[gate][::every].tolist()
+            edges = [*history.token_edges[:-1:every], history.token_edges[-1]]
+            top = max(each.top for each in found.values())
+            millions = [edge / 1e6 for edge in edges]
+            chart = heat_chart(shares, millions, x_title="million tokens", y_title=f"{gate} gate", top=top)
+            parts.append(f"<div><h4>{escape(name)}</h4>{chart}</div>")
+    charts = f'<div class="row">{"".join(parts)}</div>' if parts else ""
+    missing = [name for name, history in trained.items() if history is None]
+    if missing:
+        charts += f'<p class="quiet">Not counted while training: {escape(", ".join(missing))}.</p>'
+    return title + charts if trained else ""
 
 
 def _saturation(name: str, run: RunDirectory) -> str:
@@ -112,7 +141,7 @@ def _saturation(name: str, run: RunDirectory) -> str:
         _, layer, gate = key.split("/")
         chosen = [line for line in lines if key in line]
         x, y = [line["tokens"] / 1e6 for line in chosen], [100 * line[key] for line in chosen]
-        series.append(Series(f"{layer} {gate}", x, y, layers.index(layer), dash=int(gate == "forget")))
+        series.append(Series(f"{title_of(layer)}, {gate}", x, y, layers.index(layer), dash=int(gate == "forget")))
     return f"<div><h4>{escape(name)}</h4>{line_chart(series, x_title='million tokens', y_title='% of values')}</div>"
 
 
@@ -122,8 +151,49 @@ def compression(runs: Runs) -> str:
     for name, run in runs.items():
         parts.append(_measured(run.path / "compression.json", partial(_compressed, name)))
         parts.append(_measured(run.path / "sweep" / "sweep.json", partial(_sweep, name)))
+    parts.append(_after_compression(runs))
     body = "".join(parts)
     return f"<h2>Compression</h2>{body}" if body else ""
+
+
+def _after_compression(runs: Runs) -> str:
+    """Scores before and after compression, the runs side by side; where a study has measured them."""
+    found: dict[str, dict[str, dict[str, float]]] = {}  # by what was scored, the spec ("" for none), and the run
+
+    def add(name: str, score: Any) -> str:
+        if "split" in score:  # else it is no score
+            metric = "bleu" if "bleu" in score else "perplexity"
+            cache = ", with the cache" if "cache" in score else ""
+            title = f"{'BLEU' if metric == 'bleu' else metric} on {score['split']}, {score['eval_gate']} gates{cache}"
+            by_spec = found.setdefault(title, {}).setdefault(score.get("compressed") or "", {})
+            by_spec[name] = float(score[metric])
+        return ""
+
+    for name, run in runs.items():
+        for path in sorted((run.path / "measured").glob("*.json")):
+            _measured(path, partial(add, name))
+    parts = []
+    for title, by_spec in found.items():
+        before = by_spec.get("", {})
+        names = [name for name in runs if any(name in each for each in by_spec.values())]
+        rows = [[spec or "as trained"] for spec in sorted(by_spec, key=_by_strength)]
+        for row, spec in zip(rows, sorted(by_spec, key=_by_strength), strict=True):
+            for name in names:
+                score = by_spec[spec].get(name)
+                change = f" ({score - before[name]:+.2f})" if score is not None and spec and name in before else ""
+                row.append("" if score is None else f"{score:.2f}{change}")
+        if len(rows) > 1:
+            parts.append(
+                f"<h3>Score after compression</h3><p class='quiet'>{escape(title)}; in brackets the change.</p>"
+            )
+            parts.append(table(["", *names], rows, numbers=range(1, len(names) + 1)))
+    return "".join(parts)
+
+
+def _by_strength(spec: str) -> list[str | float]:
+    """A key that sorts specs by their steps, and those with the same steps by their numbers, the higher first."""
+    pieces = re.split(r"(\d+(?:\.\d+)?)", spec)
+    return [-float(piece) if k % 2 else piece for k, piece in enumerate(pieces)]
 
 
 def _compressed(name: str, found: Any) -> str:
@@ -199,9 +269,9 @@ def _histograms(runs: list[tuple[str, Any]]) -> str:
 
 def _measured(path: Path, show: Callable[[Any], str]) -> str:
     """What is shown of a file of measurements; nothing if there is none."""
-    try:
-        return show(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
+    if not os.path.exists(path):
         return ""
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    try:
+        return show(parse_json(read_bounded(path, _LONGEST)))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise G2Error(f"{path} is not as it was written: {error!r}; delete it, and measure anew") from None

@@ -8,6 +8,7 @@ import torch
 from g2lstm.inspect.record import Progress, Trained
 from g2lstm.lm.evaluate import perplexity
 from g2lstm.mt.bleu import score
+from g2lstm.nn.mode import evaluating
 from g2lstm.runs.language import TrainedLanguageModel
 
 
@@ -41,7 +42,8 @@ def score_by_gate(
     how = trained.recipe.evaluate.bleu
     bleu = {}
     for gate in ("soft", "hard"):
-        best = trained.search(sources, eval_gate=gate, progress=progress)
+        with evaluating(trained.model):
+            best = trained.search(sources, max_source=None, eval_gate=gate, progress=progress)
         texts = [each[0].text for each in best]
         bleu[gate] = score(texts, references, tokenize=how.tokenize, lowercase=how.lowercase).bleu
     return {"metric": "bleu", **bleu, "split": split, "sentences": len(sources)}

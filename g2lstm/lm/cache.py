@@ -142,7 +142,7 @@ def cached_perplexity(
     progress: Progress | None = None,
 ) -> Score:
     """The perplexity of a stream with a cache; arguments as in `g2lstm.lm.evaluate.read`."""
-    memory = CacheMemory([settings.window], [settings.theta])
+    memory = CacheMemory([min(settings.window, len(tokens))], [settings.theta])  # room for what there is, not more
     parts = []
     for block in read(model, tokens, eval_gate=eval_gate, columns=columns, steps=steps, progress=progress):
         from_cache = memory.probabilities(block.features, block.targets)[0, 0]

@@ -66,8 +66,7 @@ def dynamic_perplexity(
         progress: called with the tokens predicted so far and those in all.
     """
     check_tokens(tokens)
-    if "hard" in ([eval_gate] if eval_gate else [layer.eval_gate for layer in model.lstms]):
-        raise G2Error("hard gates have no gradient to learn from; use eval_gate='soft' or 'tempered'")
+    _check_gate(model, eval_gate)
     settings = DynamicSettings() if settings is None else settings
     parameters = list(model.parameters())
     rates, pulls = _rates(parameters, settings, mean_squares)
@@ -111,8 +110,9 @@ def gradient_mean_squares(
         progress: called with the gradients taken and those in all.
     """
     check_tokens(tokens)
-    length = (len(tokens) - 1) // batch
-    count = min(updates, length // segment)
+    _check_gate(model, eval_gate)
+    length = (len(tokens) - 1) // max(batch, 1)
+    count = min(updates, length // max(segment, 1))
     if batch < 1 or segment < 1 or count < 1:
         raise G2Error(
             f"{len(tokens)} tokens do not hold {batch} columns of {segment}; give more tokens, or a smaller batch"
@@ -163,3 +163,8 @@ def _restored(parameters: list[nn.Parameter]) -> Iterator[list[Tensor]]:
         with torch.no_grad():
             for p, p0 in zip(parameters, trained, strict=True):
                 p.copy_(p0)
+
+
+def _check_gate(model: LanguageModel, eval_gate: str | None) -> None:
+    if "hard" in ([eval_gate] if eval_gate else [layer.eval_gate for layer in model.lstms]):
+        raise G2Error("hard gates have no gradient to learn from; use eval_gate='soft' or 'tempered'")

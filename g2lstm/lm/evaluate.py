@@ -156,7 +156,7 @@ class _Stretch:
         columns, length = tokens.shape
         current = model.initial_state(columns)
         _assign(current, [0], state)
-        self.features = model.output_weight.new_empty(columns, length, model.output_weight.size(1))
+        self.features = model.softmax_bias.new_empty(columns, length, model.lstms[-1].hidden_size)
         self.seen: dict[int, State] = {}  # the states of all columns where they are compared, by the step
         for place in range(0, length, _CHECK_EVERY):
             self.seen[place] = current

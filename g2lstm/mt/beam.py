@@ -96,6 +96,7 @@ def beam_search(
         keep_attention: give each hypothesis its attention, which takes memory.
     """
     _check(batch, max_lengths, eos, beam, length_penalty, n_best, forbidden)
+    length_penalty = float(length_penalty)  # a power of whole numbers would be one, and overflow
     if not batch:
         return []
     device = max_lengths.device
@@ -194,14 +195,14 @@ def _check(
         raise G2Error(f"max_lengths must be ({batch},), one for each sentence, got {tuple(max_lengths.shape)}")
     if batch and max_lengths.min() < 0:
         raise G2Error(f"max_lengths must be at least 0, got {int(max_lengths.min())}")
-    if beam < 1:
-        raise G2Error(f"beam must be at least 1, got {beam}; 1 is greedy search, 5 is usual")
+    if not isinstance(beam, int) or not 1 <= beam <= 1000:
+        raise G2Error(f"beam must be a whole number from 1 to 1000, got {beam}; 1 is greedy search, 5 is usual")
     if not 0 <= length_penalty <= 10:
         raise G2Error(
             f"length_penalty must be from 0 to 10, got {length_penalty}; "
             "0 is none, 1 compares sentences by their mean log-probability"
         )
-    if not 1 <= n_best <= beam:
+    if not isinstance(n_best, int) or not 1 <= n_best <= beam:
         raise G2Error(f"n_best must be from 1 to the beam of {beam}, got {n_best}; a wider beam finds more")
     if eos in forbidden:
         raise G2Error(f"<eos>, token id {eos}, is forbidden, so that no sentence could end; take it out of forbidden")

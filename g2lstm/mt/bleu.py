@@ -44,3 +44,10 @@ def score(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str
     bleu_score = bleu.corpus_score(hypotheses, [references]).score
     chrf_score = chrf.corpus_score(hypotheses, [references]).score
     return Scores(bleu_score, str(bleu.get_signature()), chrf_score, str(chrf.get_signature()), len(hypotheses))
+
+
+def can_be_scored(references: Sequence[str], *, tokenize: str) -> bool:
+    """Whether BLEU can be above 0: it counts sequences of four words, so that one reference at least must have them."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    return bool(BLEU(tokenize=tokenize, force=True).corpus_score(references, [references]).score > 0)

@@ -30,22 +30,27 @@ _GERMAN_BEGINNINGS = ("o", "d", "l")
 _GERMAN_ENDING = re.compile(r"(s|n|ne|nen|nem|ner|t|ll|re|ve|sch(e[mnrs]?)?|000)\b.*", re.IGNORECASE)
 
 
-def detokenize(text: str, language: str, *, capitalize: bool = False) -> str:
+def check_language(language: str) -> None:
+    """Raises a G2Error if it is none of those that `detokenize` knows."""
+    if language not in LANGUAGES:
+        raise G2Error(
+            f"language must be one of {', '.join(map(repr, LANGUAGES))} for text to be written as people do, got "
+            f"{language!r}; leave --detokenize (as_text in Python) out"
+        )
+
+
+def detokenize(text: str, language: str) -> str:
     """A line of tokenised text as people write it.
 
     Args:
         text: tokens with spaces between them.
         language: "de" or "en".
-        capitalize: begin each sentence with a capital, and write the English "i" as one.
     """
-    if language not in LANGUAGES:
-        raise G2Error(f"language must be one of {', '.join(map(repr, LANGUAGES))}, got {language!r}")
+    check_language(language)
     text = text.replace(" @-@ ", "-")
     for escape, character in _ESCAPES.items():
         text = text.replace(escape, character)
     tokens = text.split()
-    if capitalize:
-        tokens = _capitalized(tokens, language)
     pieces: list[str] = []
     is_open = dict.fromkeys(_QUOTES.values(), False)
     is_joined = True  # to the token before
@@ -84,15 +89,3 @@ def _joins(before: str, token: str, after: str, language: str, is_quoted: bool) 
         is_inside = is_ending or (before.lower() in _GERMAN_BEGINNINGS and after[:1].isalpha())
         return is_inside, is_inside
     return False, False
-
-
-def _capitalized(tokens: list[str], language: str) -> list[str]:
-    """The first word of each sentence with a capital; a full stop that is part of a token ends no sentence."""
-    capitalized, is_start = [], True
-    for token in tokens:
-        is_word = token[0].isalnum()
-        if (is_start and is_word) or (language == "en" and token == "i"):
-            token = token[0].upper() + token[1:]
-        is_start = token in (".", "?", "!") or (is_start and not is_word)
-        capitalized.append(token)
-    return capitalized

@@ -13,6 +13,7 @@ from g2lstm.nn.mode import evaluating
 
 Progress = Callable[[int, int], None]  # sentences done, sentences in all
 
+MAX_SOURCE = 1000  # tokens; a longer line is hardly a sentence
 _USUAL_LENGTH = 50  # batches of longer sources have fewer sentences, so that memory stays the same
 
 
@@ -25,7 +26,7 @@ def translate(
     beam: int = 5,
     length_penalty: float = 1.0,
     max_length: int | None = None,
-    max_source: int = 1000,
+    max_source: int | None = MAX_SOURCE,
     n_best: int = 1,
     batch_size: int = 64,
     keep_attention: bool = False,
@@ -43,9 +44,10 @@ def translate(
         beam: this and the next as in `beam_search`.
         length_penalty: see there.
         max_length: tokens that a translation may have before `<eos>`; None for ten more than twice its source.
-        max_source: a source of more tokens is an error.
+        max_source: a source of more tokens is an error; None for no limit.
         n_best: translations wanted of each source.
-        batch_size: sentences translated at a time; fewer where they are long. It does not change the result.
+        batch_size: sentences translated at a time; fewer where they are long. It does not change the result, but for
+            rounding where a compressed model translates one at a time.
         keep_attention: give each translation its attention, (len(tokens) + 1, len(source) + 1).
         forbidden: target ids that never come, such as that of `<unk>`.
         eval_gate: "soft", "tempered" or "hard"; None for the model's own.
@@ -55,15 +57,16 @@ def translate(
         if value is not None and value < 1:
             raise G2Error(f"{name} must be at least 1, got {value}")
     for line, source in enumerate(sources, start=1):
-        if len(source) > max_source:
+        if max_source is not None and len(source) > max_source:
             raise G2Error(
                 f"line {line} has {len(source)} tokens, more than max_source, which is {max_source}; "
-                "split it into sentences, or allow more"
+                "split it into sentences, or raise --max-source"
             )
     results = [[Hypothesis([], 0.0, 0.0)] for _ in sources]
     done = sum(not len(source) for source in sources)
-    device = model.output_weight.device
-    with evaluating(model, eval_gate), torch.inference_mode():
+    device = model.softmax_bias.device
+    # One sentence at a time, nothing depends on which sentences share a batch: compressed weights may be read packed.
+    with evaluating(model, eval_gate, packed=min(batch_size, len(sources)) == 1), torch.inference_mode():
         for places in _batches([len(source) for source in sources], batch_size):
             batch = [sources[place] for place in places]
             lengths = torch.tensor([len(source) for source in batch])

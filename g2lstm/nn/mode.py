@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from torch import nn
 
 from g2lstm.nn.lstm import G2LSTM
+
+_UNPACKED = ContextVar("unpacked", default=False)  # each thread has its own
 
 
 def lstms(model: nn.Module) -> list[G2LSTM]:
@@ -20,28 +23,30 @@ def set_eval_gate(model: nn.Module, eval_gate: str) -> None:
 
 
 @contextmanager
-def evaluating(model: nn.Module, eval_gate: str | None = None) -> Iterator[None]:
+def evaluating(model: nn.Module, eval_gate: str | None = None, *, packed: bool = False) -> Iterator[None]:
     """The model in evaluation mode with these gates; both are as before at the end.
 
-    Compressed layers do not read single sequences packed meanwhile: that rounds, and a score must not depend on how a
-    text is cut into batches.
+    Args:
+        model: with or without `G2LSTM` layers.
+        eval_gate: "soft", "tempered" or "hard"; None for the model's own.
+        packed: whether compressed layers may read few sequences packed. That rounds, and a score must not depend on
+            how a text is cut into batches; so within a call that does not allow it, none can.
     """
     layers = lstms(model)
     was_training, gates = model.training, [layer.eval_gate for layer in layers]
-    packed = [layer for layer in layers if getattr(layer, "reads_packed", False)]
+    token = _UNPACKED.set(not packed or _UNPACKED.get())
     try:
         model.eval()
         if eval_gate is not None:
             set_eval_gate(model, eval_gate)
-        _read_packed(packed, False)
         yield
     finally:
-        _read_packed(packed, True)
+        _UNPACKED.reset(token)
         model.train(was_training)
         for layer, gate in zip(layers, gates, strict=True):
             layer.eval_gate = gate
 
 
-def _read_packed(layers: list[G2LSTM], value: bool) -> None:
-    for layer in layers:
-        layer.reads_packed = value
+def must_unpack() -> bool:
+    """Whether this thread is inside `evaluating`, with whatever model, and not allowed to read packed."""
+    return _UNPACKED.get()

@@ -71,7 +71,7 @@ def write_run(folder: Path, run: RunDirectory, model: nn.Module, spec: Spec) -> 
     metadata = run.training_facts() | {"version": str(COMPRESSED)}
     content = storage.save(encoded_matrices(model), dict(model.named_parameters()), spec, metadata)
     made = RunDirectory(folder)
-    files = {path.name: path.read_bytes() for path in (run.recipe_file, *run.path.glob("tokenizer*.json"))}
+    files = {path.name: path.read_bytes() for path in (run.recipe_file, *run.tokenizer_files)}
     for name, written in (files | {made.model_file.name: content}).items():
         with write_atomically(folder / name) as file:
             file.write(written)

@@ -17,11 +17,13 @@ from g2lstm.compression.header import ENTRY, parse_header, spec_of
 from g2lstm.config import Recipe, load_recipe, recipe_hash, recipe_to_toml
 from g2lstm.config.load import TASKS, task_of
 from g2lstm.config.sealed import seal
+from g2lstm.data.bounded import parse_json, read_bounded, read_json
 from g2lstm.data.cache import write_atomically
 from g2lstm.data.tokenize import Tokenizer
 from g2lstm.errors import G2Error
 
 TABLE = "compression.json"  # of a compressed run: what compressing gained and cost
+_LONGEST = 2**28  # bytes of a file for people and programs
 PLAIN, COMPRESSED = 1, 2  # versions of the file of weights; a reader refuses a newer one
 
 
@@ -75,8 +77,8 @@ class RunDirectory:
             task: refuse a run of another task.
         """
         run = cls(path)
-        if not run.recipe_file.is_file():
-            what = "does not exist" if not path.exists() else "holds no recipe.toml"
+        if not os.path.isfile(run.recipe_file):  # which raises for no name, however strange
+            what = "does not exist" if not os.path.exists(path) else "holds no recipe.toml"
             raise G2Error(f"{path} is not a run directory: it {what}; `g2lstm train RECIPE --out {path}` makes one")
         found = task_of(run.recipe_file)
         if found is not None and found not in TASKS:
@@ -102,6 +104,12 @@ class RunDirectory:
             raise G2Error(f"{self.path} holds no {name}; it is incomplete, train it anew")
         return Tokenizer.load(self.path / name)
 
+    @property
+    def tokenizer_files(self) -> list[Path]:
+        """Those of its task."""
+        names = ["tokenizer.json"] if self.recipe.task == "lm" else ["tokenizer.source.json", "tokenizer.target.json"]
+        return [self.path / name for name in names]
+
     def save_weights(self, weights: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
         """Writes the model's weights, those of the best validation so far, and facts about their training."""
         metadata = {**facts, "format": "g2lstm", "version": str(PLAIN), "task": self.recipe.task}
@@ -110,14 +118,30 @@ class RunDirectory:
         for unfinished in self.path.glob(f".{self.model_file.name}.*.tmp"):  # of a process that was killed
             unfinished.unlink()
 
+    def has_weights(self) -> bool:
+        """Whether the file of weights is there, and whole as far as its head can tell."""
+        with suppress(G2Error):
+            return bool(self.training_facts())
+        return False
+
     def load_weights(self) -> dict[str, Tensor]:
         """Reads the weights; a broken or newer file is an error that says so."""
+        self._check_plain()
+        return load_file(self.model_file)
+
+    def _check_plain(self) -> None:
         if (spec := self.compression) is not None:
             raise G2Error(
                 f"the weights in {self.path} are compressed ({spec}) and cannot be trained on; take the run that they "
                 "were made from"
             )
-        return load_file(self.model_file)
+
+    def outline(self) -> dict[str, tuple[list[int], str]]:
+        """Shape and type of each of the weights, as the head of their file has them; they themselves are not read."""
+        self._check_plain()
+        with safetensors.safe_open(self.model_file, framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118, it is no mapping
+            return {name: (part.get_shape(), part.get_dtype()) for name, part in slices.items()}
 
     @property
     def compression(self) -> str | None:
@@ -143,7 +167,7 @@ class RunDirectory:
                 remedy = "Compress the original anew"
             raise G2Error(f"{self.model_file} cannot be read: {error}; it is broken. {remedy}") from None
         version = metadata.get("version", "")
-        if metadata.get("format") != "g2lstm" or not version.isdigit():
+        if metadata.get("format") != "g2lstm" or not version.isdecimal() or len(version) > 9:
             raise G2Error(f"{self.model_file} was not written by g2lstm")
         if int(version) > COMPRESSED:
             raise G2Error(
@@ -162,15 +186,20 @@ class RunDirectory:
             file.write(json.dumps(values).encode() + b"\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All lines of metrics.jsonl; a last line that a crash cut short is left out."""
-        if not self.metrics_file.is_file():
+        """All lines of metrics.jsonl that still hold.
+
+        One that a crash cut short, or that says something else, is left out; so are those of steps that were lost in a
+        crash and taken again.
+        """
+        if not self.metrics_file.exists():
             return []
-        lines = []
-        for text in self.metrics_file.read_text(encoding="utf-8").splitlines():
-            try:
-                lines.append(json.loads(text))
-            except json.JSONDecodeError:
-                continue
+        lines: list[dict[str, Any]] = []
+        for text in read_bounded(self.metrics_file, _LONGEST).split(b"\n"):
+            with suppress(ValueError):
+                if _is_metrics(line := parse_json(text)):
+                    while lines and lines[-1]["step"] > line["step"]:
+                        lines.pop()
+                    lines.append(line)
         return lines
 
     def results(self) -> list[dict[str, Any]]:
@@ -178,10 +207,11 @@ class RunDirectory:
         if not self.result_file.exists():
             return []
         try:
-            scores = json.loads(self.result_file.read_text(encoding="utf-8"))["scores"]
-        except (OSError, json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError):
-            raise G2Error(f"{self.result_file} cannot be read; delete it, and evaluate anew") from None
-        if not isinstance(scores, list) or not all(isinstance(score, dict) for score in scores):
+            found = read_json(self.result_file, _LONGEST)
+        except G2Error as error:
+            raise G2Error(f"{error}; delete it, and evaluate anew") from None
+        scores = found.get("scores") if isinstance(found, dict) else None
+        if not isinstance(scores, list) or not all(map(_is_score, scores)):
             raise G2Error(f"{self.result_file} holds no list of scores; delete it, and evaluate anew")
         return scores
 
@@ -212,6 +242,8 @@ class RunDirectory:
     def locked(self) -> Iterator[None]:
         """Keeps a second process out while this one trains; the system lets go of the lock if it dies."""
         self._check_trainable()
+        for name in (".lock", self.metrics_file.name, self.checkpoints.name, self.events.name):
+            self.own(name)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             opened = (self.path / ".lock").open("a")
@@ -223,6 +255,16 @@ class RunDirectory:
             except OSError:
                 raise G2Error(f"another process is training in {self.path}; wait for it, or choose --out") from None
             yield
+
+    def own(self, name: str) -> Path:
+        """Where something of the run is written; refuses a link, through which it would be written elsewhere."""
+        path = self.path / name
+        if path.is_symlink():
+            raise G2Error(
+                f"{path} is a link to {path.readlink()}, and a run is written into its own folder only; delete the "
+                "link, or link the whole run directory"
+            )
+        return path
 
     def _check_trainable(self) -> None:
         is_compressed = self.compression_file.exists()
@@ -237,3 +279,24 @@ class RunDirectory:
     def _write(self, path: Path, content: bytes) -> None:
         with write_atomically(path) as file:
             file.write(content)
+
+
+def _is_metrics(line: Any) -> bool:
+    """Whether these are what training measures: numbers, and of which kind."""
+    if not isinstance(line, dict) or not {"kind", "step", "tokens", "seconds"} <= line.keys():
+        return False
+    return isinstance(line["kind"], str) and all(_is_number(line[name]) for name in line.keys() - {"kind"})
+
+
+def _is_score(score: Any) -> bool:
+    """Whether this is a perplexity or a BLEU with its signature."""
+    if not isinstance(score, dict) or not all(
+        isinstance(score.get(k), str) for k in ("signature", "split", "eval_gate")
+    ):
+        return False
+    found = [score[name] for name in ("perplexity", "bleu") if name in score]
+    return bool(found) and all(map(_is_number, found))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or (type(value) is int and abs(value) < 2**63)

@@ -40,18 +40,19 @@ class TrainedLanguageModel:
 
     def perplexity(self, text: str, *, cache: CacheSettings | None = None, eval_gate: str | None = None) -> float:
         """Of a text, each of whose lines ends with the end-of-sentence token."""
-        ids = [
-            token
-            for line in text.removesuffix("\n").split("\n")
-            for token in (*self.tokenizer.encode(line), self.tokenizer.eos_id)
-        ]
-        return self.score(torch.tensor(ids), cache=cache, eval_gate=eval_gate).perplexity
+        ids = torch.tensor([*self._ids(text.removesuffix("\n")), self.tokenizer.eos_id])
+        return self.score(ids, cache=cache, eval_gate=eval_gate).perplexity
 
     def score(self, tokens: torch.Tensor, *, cache: CacheSettings | None = None, eval_gate: str | None = None) -> Score:
         """Of a stream of token ids, with or without the cache pointer."""
         if cache is None:
             return perplexity(self.model, tokens, eval_gate=eval_gate)
         return cached_perplexity(self.model, tokens, cache, eval_gate=eval_gate)
+
+    def _ids(self, text: str) -> list[int]:
+        """Of the tokens, with the end-of-sentence token between lines."""
+        first, *others = (self.tokenizer.encode(line) for line in text.split("\n"))
+        return [*first, *(token for line in others for token in (self.tokenizer.eos_id, *line))]
 
     def split(self, split: str, data_dir: Path | None = None) -> TokenStream:
         """The tokens of a split of the data that the model was trained on."""
@@ -91,7 +92,9 @@ class TrainedLanguageModel:
             seed: makes the draw repeatable.
             allow_unknown: let the model say `<unk>`.
         """
-        ids = [self.tokenizer.eos_id, *self.tokenizer.encode(prompt)]
+        if tokens < 0:
+            raise G2Error(f"tokens must be at least 0, got {tokens}")
+        ids = [self.tokenizer.eos_id, *self._ids(prompt)]
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         forbidden = () if allow_unknown else (self.tokenizer.unk_id,)
         # Compressed models always stream if they can: their text must not depend on how much is asked for.

@@ -1,18 +1,28 @@
-"""Models from recipes."""
+"""Models from recipes, unless they would not fit into memory."""
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
 
 from g2lstm.config.lm import LmRecipe
 from g2lstm.config.mt import MtRecipe
 from g2lstm.config.sections import GateSection
+from g2lstm.data.bounded import memory
+from g2lstm.errors import G2Error
 from g2lstm.lm.model import LanguageModel
 from g2lstm.mt.model import TranslationModel
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 def build_language_model(recipe: LmRecipe, vocabulary_size: int) -> LanguageModel:
     """The model that a recipe describes, with fresh weights from torch's generator."""
     model = recipe.model
-    return LanguageModel(
+    build = partial(
+        LanguageModel,
         vocabulary_size,
         model.embedding,
         model.hidden,
@@ -24,12 +34,14 @@ def build_language_model(recipe: LmRecipe, vocabulary_size: int) -> LanguageMode
         output_dropout=model.dropout.output,
         **_gate_options(model),
     )
+    return _built(build)
 
 
 def build_translation_model(recipe: MtRecipe, source_size: int, target_size: int) -> TranslationModel:
     """The model that a recipe describes, with fresh weights from torch's generator."""
     model = recipe.model
-    return TranslationModel(
+    build = partial(
+        TranslationModel,
         source_size,
         target_size,
         model.embedding,
@@ -43,6 +55,20 @@ def build_translation_model(recipe: MtRecipe, source_size: int, target_size: int
         output_dropout=model.dropout.output,
         **_gate_options(model),
     )
+    return _built(build)
+
+
+def _built(build: Callable[[], Model]) -> Model:
+    """The model, if the machine could hold its weights; they are counted before there are any."""
+    with torch.device("meta"):
+        weights = sum(parameter.numel() for parameter in build().parameters())
+    if 4 * weights > memory():
+        raise G2Error(
+            f"the model of this recipe has {weights:,} weights, which take {4 * weights / 1e9:,.0f} GB, and this "
+            f"machine has {memory() / 1e9:,.0f} GB of memory; choose smaller sizes: model.hidden, model.embedding, "
+            "model.layers or data.vocabulary"
+        )
+    return build()
 
 
 def _gate_options(section: GateSection) -> dict[str, Any]:

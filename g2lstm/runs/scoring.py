@@ -12,7 +12,7 @@ from g2lstm.lm.cache import CacheSettings, cached_perplexity, tune_cache
 from g2lstm.lm.dynamic import DynamicSettings, dynamic_perplexity, gradient_mean_squares
 from g2lstm.lm.evaluate import perplexity
 from g2lstm.mt.bleu import score
-from g2lstm.nn.mode import lstms
+from g2lstm.nn.mode import evaluating, lstms
 from g2lstm.runs.language import TrainedLanguageModel
 from g2lstm.runs.sentences import bleu_by_sentence, nats_by_sentence
 from g2lstm.runs.translation import TrainedTranslationModel
@@ -59,6 +59,8 @@ def score_language(
         data_dir: a folder that holds the named data sets.
         progress: called with the tokens done and those in all.
     """
+    if dynamic and (cache is not None or tunes_cache):
+        raise G2Error("the cache and dynamic evaluation cannot be mixed; ask for one of them")
     model, gate = trained.model, _gate_of(trained, eval_gate)
     stream = trained.split(split, data_dir)
     tokens = torch.from_numpy(stream.read(0, len(stream)))
@@ -127,7 +129,10 @@ def score_translation(
     length_penalty = how.length_penalty if length_penalty is None else length_penalty
     files = trained.files(split, data_dir)
     sources, references = trained.split(split, data_dir)
-    found = trained.search(sources, beam=beam, length_penalty=length_penalty, eval_gate=gate, progress=progress)
+    with evaluating(trained.model):
+        found = trained.search(
+            sources, beam=beam, length_penalty=length_penalty, max_source=None, eval_gate=gate, progress=progress
+        )
     texts = [best[0].text for best in found]
     scores = score(texts, references, tokenize=how.bleu.tokenize, lowercase=how.bleu.lowercase)
     hashes = "+".join(sha256_of(file)[:8] for file in files)

@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from g2lstm.compression.header import shown
 from g2lstm.config.lm import LmRecipe
 from g2lstm.errors import G2Error
 from g2lstm.runs.compressed import fill_compressed
@@ -50,25 +51,33 @@ def load_translation_model(run_dir: str | Path) -> TrainedTranslationModel:
 
 def _filled(build: Callable[[], Model], run: RunDirectory) -> Model:
     """The model with the weights of a run, in evaluation mode."""
-    if run.compression is None:
-        model = build()
-        fill(model, run)
-    else:
-        with torch.device("meta"):  # nothing of it stays but the shapes
-            model = build()
-        fill_compressed(model, run)
+    with torch.device("meta"):
+        outline = build()
+    if run.compression is not None:
+        fill_compressed(outline, run)
+        return outline.eval()
+    check_fits(outline, run)  # before there is memory for it
+    model = build()
+    fill(model, run)
     return model.eval()
 
 
 def fill(model: nn.Module, run: RunDirectory) -> None:
-    """Gives a model the weights of a run; they must fit."""
+    """Gives a model the weights of a run; they must fit, and be finite."""
+    check_fits(model, run)
     weights = run.load_weights()
-    expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    found = {name: tuple(value.shape) for name, value in weights.items()}
-    if expected != found:
-        wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-        raise G2Error(
-            f"{run.model_file} does not fit the recipe and the tokenizer: {wrong[0]} has shape "
-            f"{found.get(wrong[0], 'none')}, expected {expected.get(wrong[0], 'none')}; use its own"
-        )
+    if wrong := [name for name, value in weights.items() if not value.isfinite().all()]:
+        raise G2Error(f"{run.model_file} is broken: {wrong[0]} is not finite; train it anew")
     model.load_state_dict(weights)
+
+
+def check_fits(model: nn.Module, run: RunDirectory) -> None:
+    """Raises unless the weights of a run are float32 and of the shapes of a model's; they are not read for this."""
+    expected = {name: (list(value.shape), "F32") for name, value in model.state_dict().items()}
+    found = run.outline()
+    if wrong := sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)):
+        shapes = [" ".join(map(str, each.get(wrong[0], ["none"]))) for each in (found, expected)]
+        raise G2Error(
+            f"{run.model_file} does not fit the recipe and the tokenizer: {shown(wrong[0])} has shape {shapes[0]}, "
+            f"expected {shapes[1]}; use its own"
+        )

@@ -10,13 +10,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from g2lstm.data.bounded import memory, read_bounded, read_json
 from g2lstm.data.cache import write_atomically
 from g2lstm.errors import G2Error
 
 VERSION = 2  # 1 knew one process only, and had no checksum of the JSON
+_LONGEST = 2**26  # bytes of the JSON
 KEPT = 2  # the newest, and the one before in case that the newest is broken on disk
 
 
@@ -57,20 +60,24 @@ def write_state(path: Path, state: Mapping[str, Any]) -> None:
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Reads one checkpoint by its JSON; a broken one is an error."""
     try:
-        header = json.loads(path.read_bytes())
+        header = read_json(path, _LONGEST)
         version, checksum, outline = header["version"], header["sha256"], header["state"]
-        content = path.with_suffix(".safetensors").read_bytes()
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        content = read_bounded(path.with_suffix(".safetensors"), memory())
+        digest = _digest({key: value for key, value in header.items() if key != "header_sha256"})
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise G2Error(f"the checkpoint {path} cannot be read: {error}") from None
     is_first_version = version == 1 and "header_sha256" not in header
-    if not is_first_version and header.pop("header_sha256", None) != _digest(header):
+    if not is_first_version and header.get("header_sha256") != digest:
         raise G2Error(f"the checkpoint {path} is broken: its JSON does not have the checksum it was saved with")
     if version not in (1, VERSION):
         raise WrongVersionError(f"the checkpoint {path} is of version {version}, this g2lstm reads up to {VERSION}")
     if hashlib.sha256(content).hexdigest() != checksum:
         raise G2Error(f"the checkpoint {path} is broken: its tensors do not have the checksum they were saved with")
-    state: dict[str, Any] = _put_tensors(outline, load(content))
-    return _of_this_version(state) if is_first_version else state
+    try:
+        state: dict[str, Any] = _put_tensors(outline, load(content))
+        return _of_this_version(state) if is_first_version else state
+    except (SafetensorError, KeyError, TypeError, AttributeError) as error:  # a stranger can make checksums too
+        raise G2Error(f"the checkpoint {path} was not made by g2lstm: {error!r}") from None
 
 
 def latest_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import repeat
 from typing import Any
 
@@ -11,11 +12,12 @@ from torch import Tensor, nn
 from g2lstm.config.lm import LmRecipe
 from g2lstm.data.corpus import TokenStream
 from g2lstm.data.windows import Columns, Window, learning_rate_scale, sample_bptt
+from g2lstm.errors import G2Error
 from g2lstm.lm.model import LanguageModel, State, detach_state
 from g2lstm.lm.objective import training_loss
 from g2lstm.nn.mode import evaluating
-from g2lstm.nn.record import record_gates
-from g2lstm.training.saturation import saturation
+from g2lstm.nn.record import GateRecord, record_gates
+from g2lstm.training.saturation import histograms, saturation
 from g2lstm.training.task import StepLoss, Validation
 
 
@@ -59,6 +61,8 @@ class LanguageModelTask:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
+        _check_length("training", train, "train.batch_size", recipe.train.batch_size)
+        _check_length("validation", valid, "evaluate.batch_size", recipe.evaluate.batch_size)
         self.settings = recipe.train
         self.model = model
         self.module = LanguageModelLoss(
@@ -68,7 +72,7 @@ class LanguageModelTask:
         self.columns = Columns(train, recipe.train.batch_size, rank=rank, world_size=world_size)
         self.rank = rank
         self.world_size = world_size
-        self.valid = Columns(valid, min(recipe.evaluate.batch_size, len(valid) - 1), keep_tail=True)
+        self.valid = Columns(valid, recipe.evaluate.batch_size, keep_tail=True)
         self.valid_steps = recipe.evaluate.bptt
         # Every process draws the same lengths, or their windows would not be of one shape.
         self.lengths = torch.Generator().manual_seed(recipe.train.seed)
@@ -80,8 +84,17 @@ class LanguageModelTask:
 
     @property
     def facts(self) -> dict[str, str]:
-        """Which text, and how long it is."""
-        return {"train_sha256": self.columns.stream.text_sha256, "train_tokens": str(len(self.columns.stream))}
+        """Which texts, and how long the one to learn from is."""
+        return {
+            "train_sha256": self.columns.stream.text_sha256,
+            "train_tokens": str(len(self.columns.stream)),
+            "valid_sha256": self.valid.stream.text_sha256,
+        }
+
+    @property
+    def remarks(self) -> list[str]:
+        """None."""
+        return []
 
     def start_epoch(self) -> None:
         """Back to the first row, with zero states."""
@@ -125,17 +138,16 @@ class LanguageModelTask:
     @torch.no_grad()
     def validate(self) -> Validation:
         """Perplexity in columns, a quick look; `g2lstm eval` reads the text as one stream. And how binary gates are."""
-        nats, count, gates = 0.0, 0, None
+        nats, count = 0.0, 0
+        gates: GateRecord | None = None
+        looked_at = int(self.valid.rows > self.valid_steps)  # the first window begins with empty states
         with evaluating(self.model):
             state = [
                 (h.to(self.device), c.to(self.device)) for h, c in self.model.initial_state(self.valid.local_batch)
             ]
-            for window in self.valid.windows(repeat(self.valid_steps)):
+            for index, window in enumerate(self.valid.windows(repeat(self.valid_steps))):
                 tokens, targets = window.tokens.to(self.device), window.targets.to(self.device)
-                if gates is None:
-                    with record_gates(self.model) as gates:
-                        features, _, state = self.model(tokens, state)
-                else:
+                with record_gates(self.model) if index == looked_at else nullcontext(gates) as gates:
                     features, _, state = self.model(tokens, state)
                 wanted = targets >= 0
                 losses = self.model.token_losses(features[wanted], targets[wanted])
@@ -143,7 +155,7 @@ class LanguageModelTask:
                 count += len(losses)
         loss = nats / count
         perplexity = torch.tensor(loss, dtype=torch.float64).exp().item()
-        return Validation(loss, {"perplexity": perplexity, **saturation(gates)}, criterion=loss)
+        return Validation(loss, {"perplexity": perplexity, **saturation(gates)}, loss, histograms(gates))
 
     def state_dict(self) -> dict[str, Any]:
         """Row, generator of lengths, carried states of this process's columns."""
@@ -159,7 +171,22 @@ class LanguageModelTask:
         self.lengths.set_state(states[0]["lengths"])
         own = slice(self.rank * self.columns.local_batch, (self.rank + 1) * self.columns.local_batch)
         layers = zip(*(one["state"] for one in states), strict=True)  # for each, (h, c) of every process
-        self.state = [
+        state = [
             (torch.cat(hs, dim=1)[:, own].to(self.device), torch.cat(cs, dim=1)[:, own].to(self.device))
             for hs, cs in (zip(*each, strict=True) for each in layers)
         ]
+        if _outline(state) != _outline(self._initial_state()):
+            raise ValueError(f"the carried states are {_outline(state)}")
+        self.state = state
+
+
+def _check_length(what: str, stream: TokenStream, key: str, batch_size: int) -> None:
+    if len(stream) <= batch_size:
+        raise G2Error(
+            f"the {what} text has {len(stream)} tokens, and {key} = {batch_size} needs {batch_size + 1} at least; use "
+            "a smaller one, or more text"
+        )
+
+
+def _outline(state: State) -> list[tuple[torch.Size, torch.dtype]]:
+    return [(part.shape, part.dtype) for layer in state for part in layer]

@@ -8,6 +8,7 @@ from typing import Any
 
 from accelerate import Accelerator
 
+from g2lstm.config import recipe_hash
 from g2lstm.config.sections import TrainSection
 from g2lstm.errors import G2Error
 from g2lstm.runs.directory import RunDirectory
@@ -21,6 +22,8 @@ from g2lstm.training.task import Task, Validation
 
 __all__ = ["MOST_SKIPPED", "Interrupted", "Observer", "Progress", "Trainer"]
 
+# What a state that is not one of ours may raise where it is put back.
+_STRANGE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
 MOST_SKIPPED = 10  # updates in a row that may be left out before training ends
 
 
@@ -47,7 +50,9 @@ class Trainer:
         optimizer, self.averaging = optim.build_optimizer(settings.optimizer, list(task.model.parameters()))
         self.module, self.optimizer = accelerator.prepare(task.module, optimizer)
         self._parts = snapshot.Parts(task, self.optimizer, self.averaging, accelerator)
-        self._signals = Signals()
+        self._signals = Signals(
+            lambda: observer.on_message("stopping: the state is saved first; once more to stop at once, without that")
+        )
 
     # ------------------------------------------------------------------------------------------------ the loop
 
@@ -61,10 +66,13 @@ class Trainer:
             self._restore()
         if self.progress.finished:
             return self.progress
-        with self._signals.noted(), Metrics(self.run, self.accelerator.is_main_process) as metrics:
+        with self._signals.noted(), self._metrics() as metrics:
             self._start_clock()
             if self.progress.step == 0:
+                for remark in self.task.remarks:
+                    self.observer.on_message(remark)
                 self._validate(metrics)
+                self._save()
             while not self._is_done():
                 batch = self.task.next_batch()
                 if batch is None:
@@ -85,6 +93,9 @@ class Trainer:
             self.progress.finished = True
             self._save()
         return self.progress
+
+    def _metrics(self) -> Metrics:
+        return Metrics(self.run, self.accelerator.is_main_process, self.progress.step)
 
     def _update(self, batch: Any, metrics: Metrics) -> None:
         self.task.model.train()
@@ -141,7 +152,8 @@ class Trainer:
             self.observer.on_message("validation has stopped improving: the finetune phase ends")
             self.progress.epochs = float(self.progress.epoch)
         if self.settings.patience is not None and self.progress.stale >= self.settings.patience:
-            self.observer.on_message(f"{self.progress.stale} validations without a better one: training ends")
+            several = f"{self.progress.stale} validation{'' if self.progress.stale == 1 else 's'}"
+            self.observer.on_message(f"{several} without a better one: training ends")
             self.progress.epochs = float(self.progress.epoch)
         if not self._is_done():  # else the last one follows at once
             self._save()
@@ -176,10 +188,11 @@ class Trainer:
         return validation._replace(loss=loss, criterion=criterion)
 
     def _keep_if_best(self, validation: Validation) -> bool:
-        if not validation.criterion < self.progress.best:
+        found = (validation.criterion, validation.loss)
+        if not found < (self.progress.best, self.progress.best_loss):
             self.progress.stale += 1
             return False
-        self.progress.best, self.progress.best_scores = validation.criterion, dict(validation.scores)
+        (self.progress.best, self.progress.best_loss), self.progress.best_scores = found, dict(validation.scores)
         self.progress.stale = 0
         weights = self.task.model.state_dict()
         self._check_finite(weights)
@@ -230,8 +243,10 @@ class Trainer:
         self._check_finite(state)
         if not self.accelerator.is_main_process:
             return str(self.run.checkpoints)
-        best = self.progress.best if math.isfinite(self.progress.best) else None
-        state["progress"] = {**asdict(self.progress), "best": best}
+        state["recipe"] = recipe_hash(self.run.recipe)
+        state["progress"] = {
+            name: None if value == math.inf else value for name, value in asdict(self.progress).items()
+        }
         try:
             return str(save_checkpoint(self.run.checkpoints, self.progress.step, state))
         except G2Error as error:
@@ -241,46 +256,80 @@ class Trainer:
         state, problems = latest_checkpoint(self.run.checkpoints)
         for problem in problems:
             self.observer.on_message(f"{problem}; going back to the one before")
-        step = -1 if state is None else state["progress"]["step"]
+        saved = None if state is None else self._saved_progress(state)
+        step = -1 if saved is None else saved.step
         if of_first(self.accelerator, [step]) != [step]:
             raise G2Error(f"not all processes see the same checkpoints; put {self.run.path} on a disk that all share")
-        if state is None:
+        if state is None or saved is None:
             self.observer.on_message("there is no checkpoint yet: starting from the beginning")
             return
-        facts = state.get("facts", self.task.facts)  # the earliest checkpoints had none
-        if facts != self.task.facts:
-            changed = ", ".join(name for name, value in self.task.facts.items() if facts.get(name) != value)
-            raise G2Error(
-                f"the training data of {self.run.path} have changed since its last checkpoint ({changed}); put the old "
-                "files back, or start anew with --out"
-            )
-        saved = state["progress"]
-        self.progress = Progress(**{**saved, "best": math.inf if saved["best"] is None else saved["best"]})
-        if not snapshot.put_back(self._parts, state, seed=self.settings.seed, step=step):
+        self.progress = saved
+        try:
+            self._check_unchanged(state)
+            is_exact = snapshot.put_back(self._parts, state, seed=self.settings.seed, step=step)
+        except G2Error:
+            raise
+        except _STRANGE as error:
+            raise G2Error(self._stranger(error)) from error
+        if not is_exact:
             before, now = len(state["processes"]), self.accelerator.num_processes
             self.observer.on_message(f"{before} process(es) before, {now} now: noise and dropout are drawn anew")
         self.observer.on_message(f"going on from step {self.progress.step}")
         self._replace_lost_weights()
 
+    def _check_unchanged(self, state: dict[str, Any]) -> None:
+        """Raises if texts or recipe are not those of the checkpoint; earlier ones did not say all of it."""
+        facts, recipe = state.get("facts", {}), recipe_hash(self.run.recipe)
+        changed = [name for name, value in self.task.facts.items() if facts.get(name, value) != value]
+        if changed:
+            raise G2Error(
+                f"the data of {self.run.path} have changed since its last checkpoint ({', '.join(changed)}); put the "
+                "old files back, or start anew with --out"
+            )
+        if state.get("recipe", recipe) != recipe:
+            raise G2Error(
+                f"{self.run.recipe_file} has changed since its last checkpoint; put the old one back, or start anew "
+                "with this one under another --out"
+            )
+
+    def _saved_progress(self, state: dict[str, Any]) -> Progress:
+        try:
+            progress = Progress.restored(state["progress"])
+            if progress.epochs is None and self.settings.minutes is None:
+                raise ValueError("it does not say for how many epochs to train")
+            return progress
+        except _STRANGE as error:
+            raise G2Error(self._stranger(error)) from error
+
+    def _stranger(self, error: Exception) -> str:
+        return (
+            f"the newest checkpoint in {self.run.checkpoints} is whole, but not one of this training ({error!r:.200}); "
+            "put the right one back, or start anew with --out"
+        )
+
     def _replace_lost_weights(self) -> None:
-        """If the file of the best weights is gone, those of the checkpoint take their place."""
-        if of_first(self.accelerator, [self.run.model_file.is_file()])[0]:
+        """If the file of the best weights is gone or broken, those of the checkpoint take their place."""
+        if of_first(self.accelerator, [self.run.has_weights()])[0]:
             return
-        self.progress.best, stale = math.inf, self.progress.stale
+        before, stale = self.progress.best, self.progress.stale
+        self.progress.best = self.progress.best_loss = math.inf
         with self._evaluation_weights():
             self._keep_if_best(self._evaluate())
         self.progress.stale = stale
-        self.observer.on_message(f"{self.run.model_file} was gone: it now holds the weights of the last checkpoint")
+        self.observer.on_message(
+            f"{self.run.model_file} was gone or broken: it now holds the weights of the last checkpoint, with a "
+            f"validation criterion of {self.progress.best:.4f} where the best had {before:.4f}"
+        )
 
     def _check_finite(self, state: Any) -> None:
         if name := snapshot.not_finite(state):
             raise G2Error(self._diverged(f"{name} is no longer finite"))
 
     def _diverged(self, what: str) -> str:
-        return (
-            f"{what} after step {self.progress.step}; {self._last_good()}. Start anew under another --out with a lower "
-            f"train.optimizer.lr or with train.clip; train.finetune_from={self.run.path} takes up the best weights"
-        )
+        advice = "Start anew under another --out with a lower train.optimizer.lr or with train.clip"
+        if self.progress.epoch > 0:
+            advice += f"; train.finetune_from={self.run.path} takes up the best weights"
+        return f"{what} after step {self.progress.step}; {self._last_good()}. {advice}"
 
     def _last_good(self) -> str:
         checkpoints = sorted(self.run.checkpoints.glob("step-*.json"))

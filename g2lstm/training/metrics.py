@@ -17,18 +17,20 @@ class Metrics:
     Args:
         run: where they are.
         is_main: whether this process writes; the others keep still.
+        step: where training goes on; what was written of later ones was lost in a crash.
     """
 
-    def __init__(self, run: RunDirectory, is_main: bool = True) -> None:
+    def __init__(self, run: RunDirectory, is_main: bool = True, step: int = 0) -> None:
         self.run = run
         self.is_main = is_main
+        self.step = step
         self._last_line = 0.0
 
     def __enter__(self) -> "Metrics":
         if self.is_main:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._events = SummaryWriter(str(self.run.events))
+            self._events = SummaryWriter(str(self.run.events), purge_step=self.step + 1)
         return self
 
     def __exit__(
@@ -45,16 +47,19 @@ class Metrics:
         self._write("train", progress, values)
 
     def on_validation(self, progress: Mapping[str, Any], validation: Validation) -> None:
-        """Writes every validation."""
-        if self.is_main:
-            self._write("valid", progress, {"loss": validation.loss, **validation.scores})
+        """Writes every validation, and in a line of its own the counts of gate values: {"input/0": 12, ...}."""
+        if not self.is_main:
+            return
+        self._write("valid", progress, {"loss": validation.loss, **validation.scores})
+        if validation.gates:
+            counts = {f"{gate}/{k}": n for gate, each in validation.gates.items() for k, n in enumerate(each)}
+            self._append("gates", progress, counts)
 
     def _write(self, kind: str, progress: Mapping[str, Any], values: Mapping[str, float]) -> None:
-        line = {
-            "kind": kind,
-            **{name: progress[name] for name in ("step", "epoch", "tokens", "seconds", "skipped")},
-            **values,
-        }
-        self.run.append_metrics(line)
+        self._append(kind, progress, values)
         for name, value in values.items():
             self._events.add_scalar(f"{kind}/{name}", value, progress["step"])
+
+    def _append(self, kind: str, progress: Mapping[str, Any], values: Mapping[str, float]) -> None:
+        facts = {name: progress[name] for name in ("step", "epoch", "tokens", "seconds", "skipped")}
+        self.run.append_metrics({"kind": kind, **facts, **values})

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -9,17 +10,17 @@ from torch import Tensor, nn
 
 from g2lstm.config.mt import MtRecipe
 from g2lstm.data.batches import PairBatch, TrainingBatches, evaluation_batches
-from g2lstm.data.pairs import PairCorpus
+from g2lstm.data.pairs import PairCorpus, read_pairs
 from g2lstm.data.tokenize import Tokenizer
 from g2lstm.errors import G2Error
-from g2lstm.mt.bleu import score
+from g2lstm.mt.bleu import can_be_scored, score
 from g2lstm.mt.gates import hide_padding
 from g2lstm.mt.model import TranslationModel
-from g2lstm.mt.translate import translate
 from g2lstm.nn.loss import cross_entropy, smoothing_penalty
 from g2lstm.nn.mode import evaluating
 from g2lstm.nn.record import GateRecord, record_gates
-from g2lstm.training.saturation import saturation
+from g2lstm.runs.translation import Translator
+from g2lstm.training.saturation import histograms, saturation
 from g2lstm.training.task import StepLoss, Validation
 
 
@@ -50,7 +51,7 @@ class TranslationTask:
         recipe: what to do.
         model: what to train.
         train: the training pairs.
-        valid: the validation pairs.
+        valid: the validation pairs; validating also reads their texts.
         tokenizers: of source and target.
         device: where to compute.
         rank: which process this is; it reads its own part of each batch.
@@ -74,6 +75,7 @@ class TranslationTask:
         self.module = TranslationLoss(model, recipe.train.label_smoothing)
         self.valid = valid
         self.tokenizers = tokenizers
+        self.translator = Translator(recipe, *tokenizers, model)
         self.device = torch.device(device)
         self.world_size = world_size
         self.batches = self._batches(train, rank, world_size)
@@ -102,7 +104,23 @@ class TranslationTask:
             "train_sha256": "+".join(corpus.text_sha256),
             "train_pairs": str(len(corpus)),
             "train_pairs_kept": str(kept),
+            "valid_sha256": "+".join(self.valid.text_sha256),
         }
+
+    @property
+    def remarks(self) -> list[str]:
+        """How many pairs are left out and why, and what the best weights are chosen by if not by what was asked for."""
+        remarks, batches = [], self.batches
+        if left_out := batches.too_long + batches.empty:
+            remarks.append(
+                f"{left_out:,} of {len(batches.corpus):,} pairs are left out: {batches.too_long:,} have more than "
+                f"{self.recipe.data.max_length} tokens on a side (data.max_length), {batches.empty:,} an empty side"
+            )
+        if self.recipe.train.best_by == "bleu" and not self._is_by_bleu:
+            remarks.append(
+                "no validation reference has four words, so that BLEU is 0: the best is that of the lowest loss"
+            )
+        return remarks
 
     def start_epoch(self) -> None:
         """A new order of batches."""
@@ -134,12 +152,12 @@ class TranslationTask:
 
     @torch.no_grad()
     def validate(self) -> Validation:
-        """Perplexity when the target is known, BLEU of greedy translations, and how binary the gates are."""
+        """Perplexity when the target is known, BLEU of greedy translations as `eval` has it, how binary gates are."""
         with evaluating(self.model):
             loss, gates = self._validation_loss()
-            bleu = self._validation_bleu()
+            bleu = self._validation_bleu() if math.isfinite(loss) else 0.0  # the loop tells of such a loss
         scores = {"bleu": bleu, "perplexity": math.exp(min(loss, 700.0)), **saturation(gates)}
-        return Validation(loss, scores, criterion=-bleu if self.recipe.train.best_by == "bleu" else loss)
+        return Validation(loss, scores, -bleu if self._is_by_bleu else loss, histograms(gates))
 
     def _validation_loss(self) -> tuple[float, GateRecord | None]:
         nats, count, gates = 0.0, 0, None
@@ -158,15 +176,23 @@ class TranslationTask:
         return nats / count, gates
 
     def _validation_bleu(self) -> float:
-        source, target = self.tokenizers
-        pairs = [self.valid.read(index) for index in range(len(self.valid))]
-        found = translate(
-            self.model, [ids.tolist() for ids, _ in pairs], source_eos=source.eos_id, target_eos=target.eos_id, beam=1
-        )
-        hypotheses = [target.decode(best[0].tokens) for best in found]
-        references = [target.decode(ids.tolist()) for _, ids in pairs]
+        sources, references = self._valid_texts
+        found = self.translator.search(sources, beam=1, max_source=None)
         how = self.recipe.evaluate.bleu
-        return score(hypotheses, references, tokenize=how.tokenize, lowercase=how.lowercase).bleu
+        texts = [best[0].text for best in found]
+        return score(texts, references, tokenize=how.tokenize, lowercase=how.lowercase).bleu
+
+    @cached_property
+    def _is_by_bleu(self) -> bool:
+        """Whether the best validation is that of the highest BLEU; of words fewer than four there is none."""
+        return self.recipe.train.best_by == "bleu" and can_be_scored(
+            self._valid_texts[1], tokenize=self.recipe.evaluate.bleu.tokenize
+        )
+
+    @cached_property
+    def _valid_texts(self) -> tuple[list[str], list[str]]:
+        assert self.valid.files is not None, "validation needs the texts, not only their tokens"
+        return read_pairs(self.valid.files)
 
     def _inputs(self, batch: PairBatch) -> tuple[Tensor, Tensor, Tensor]:
         return batch.source.to(self.device), batch.source_lengths, batch.inputs.to(self.device)

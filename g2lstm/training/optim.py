@@ -12,6 +12,11 @@ from g2lstm.config.sections import AdaDelta, AdamW, NtAsgd
 from g2lstm.errors import G2Error
 
 State = dict[str, Any]  # tensors, numbers, strings, lists and dicts of them: nothing that needs pickle
+_REMEMBERED: dict[type, set[str]] = {  # of each parameter
+    torch.optim.SGD: set(),
+    torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
+    torch.optim.Adadelta: {"step", "square_avg", "acc_delta"},
+}
 
 
 class NonMonotoneTrigger:
@@ -237,6 +242,23 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, A
             f"this one {len(groups)} groups of {len(known)}; resume with the recipe that wrote the checkpoint"
         )
     for group, rate in zip(groups, rates, strict=True):
-        group["lr"] = rate
+        group["lr"] = float(rate)
+    _check_memories(optimizer, state["parameters"])
     entries = {int(index): dict(entry) for index, entry in state["parameters"].items()}
     optimizer.load_state_dict({"state": entries, "param_groups": groups})
+
+
+def _check_memories(optimizer: torch.optim.Optimizer, memories: Mapping[str, Any]) -> None:
+    """Raises unless each is of the parameter it belongs to; torch would notice in the midst of an update, or never."""
+    inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+    names = _REMEMBERED.get(type(inner))
+    parameters = [parameter for group in inner.param_groups for parameter in group["params"]]
+    for index, memory in memories.items():
+        shape = parameters[int(index)].shape
+        shapes = {name: torch.Size() if name == "step" else shape for name in memory}
+        fits = all(isinstance(value, Tensor) and value.shape == shapes[name] for name, value in memory.items())
+        if (names is not None and memory.keys() != names) or not fits:
+            raise G2Error(
+                f"what the saved optimiser remembers of parameter {index} does not fit: {sorted(memory)}; "
+                "resume with the recipe that wrote the checkpoint"
+            )

@@ -57,8 +57,8 @@ def _prepare_lm(
     recipe: LmRecipe, accelerator: Accelerator, data_dir: Path | None, own: RunDirectory | None
 ) -> Prepared:
     data = recipe.data
-    files = lm_files(data.name, None if data.path is None else Path(data.path), data_dir)
     with accelerator.main_process_first():
+        files = lm_files(data.name, None if data.path is None else Path(data.path), data_dir)
         if own is not None:
             tokenizer = own.tokenizer()
         else:
@@ -69,7 +69,8 @@ def _prepare_lm(
                 min_frequency=data.min_frequency,
                 lowercase=data.lowercase,
             )
-        train, valid = (prepare_stream(files[split], tokenizer) for split in ("train", "valid"))
+        # The test text too: what is wrong with it should be known before hours are spent.
+        train, valid, _ = (prepare_stream(files[split], tokenizer) for split in ("train", "valid", "test"))
     set_seed(recipe.train.seed)
     model = build_language_model(recipe, len(tokenizer)).to(accelerator.device)
     where = {"device": accelerator.device, "rank": accelerator.process_index, "world_size": accelerator.num_processes}
@@ -80,8 +81,9 @@ def _prepare_mt(
     recipe: MtRecipe, accelerator: Accelerator, data_dir: Path | None, own: RunDirectory | None
 ) -> Prepared:
     data = recipe.data
-    files = mt_files(data.name, None if data.path is None else Path(data.path), data.source, data.target, data_dir)
     with accelerator.main_process_first():
+        folder = None if data.path is None else Path(data.path)
+        files = mt_files(data.name, folder, data.source, data.target, data_dir)
         if own is not None:
             source, target = own.tokenizer(SOURCE_TOKENIZER), own.tokenizer(TARGET_TOKENIZER)
         else:
@@ -94,7 +96,7 @@ def _prepare_mt(
                 lowercase=data.lowercase,
                 is_tokenized=data.is_tokenized,
             )
-        train, valid = (prepare_pairs(files[split], source, target) for split in ("train", "valid"))
+        train, valid, _ = (prepare_pairs(files[split], source, target) for split in ("train", "valid", "test"))
     set_seed(recipe.train.seed)
     model = build_translation_model(recipe, len(source), len(target)).to(accelerator.device)
     where = {"device": accelerator.device, "rank": accelerator.process_index, "world_size": accelerator.num_processes}

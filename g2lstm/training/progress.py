@@ -1,8 +1,9 @@
 """How far training is, and who is told of it."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from g2lstm.training.task import Validation
 
@@ -19,11 +20,33 @@ class Progress:
     validation_seconds: float = 0.0  # of the last validation
     validating_seconds: float = 0.0  # of all of them
     best: float = math.inf  # the lowest criterion of a validation
+    best_loss: float = math.inf  # of validations with that criterion, the lowest loss; earlier checkpoints lack it
     best_scores: dict[str, float] = field(default_factory=dict)  # of that validation
     stale: int = 0  # validations since then
     skipped: int = 0  # updates left out because a loss or a gradient was not finite
     skipped_in_a_row: int = 0  # of them, the last ones
     finished: bool = False
+
+    @classmethod
+    def restored(cls, saved: Mapping[str, Any]) -> "Progress":
+        """From the JSON of a checkpoint, in which a `best` or `best_loss` that is not there yet is None.
+
+        Raises:
+            TypeError, ValueError, AttributeError, OverflowError: it says something else.
+        """
+        bests = {"best": saved["best"], "best_loss": saved.get("best_loss")}
+        progress = cls(**{**saved, **{name: math.inf if value is None else value for name, value in bests.items()}})
+        counts = [progress.step, progress.epoch, progress.tokens, progress.stale]
+        counts += [progress.skipped, progress.skipped_in_a_row]
+        numbers = [progress.seconds, progress.validation_seconds, progress.validating_seconds]
+        numbers += [progress.best, progress.best_loss, *progress.best_scores.values()]
+        numbers += [] if progress.epochs is None else [progress.epochs]
+        are_counts = all(type(count) is int and 0 <= count < 2**63 for count in counts)
+        are_numbers = all(type(number) in (int, float) and not math.isnan(number) for number in numbers)
+        has_end = progress.epochs is None or progress.epochs > 0
+        if not are_counts or not are_numbers or not has_end or type(progress.finished) is not bool:
+            raise ValueError(f"its progress is {str(saved)[:100]}")
+        return progress
 
 
 class Observer(Protocol):

@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -10,12 +10,16 @@ from types import FrameType
 class Signals:
     """Notes signals where that is possible: in the main thread.
 
+    Args:
+        on_first: called when the first one comes.
+
     Attributes:
         came: whether one came.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_first: Callable[[], None]) -> None:
         self.came = False
+        self._on_first = on_first
 
     @contextmanager
     def noted(self) -> Iterator[None]:
@@ -28,6 +32,7 @@ class Signals:
             if self.came:
                 raise KeyboardInterrupt
             self.came = True
+            self._on_first()
 
         numbers = (signal.SIGINT, signal.SIGTERM)
         before = [signal.signal(number, note) for number in numbers]

@@ -32,6 +32,7 @@ def take(parts: Parts) -> dict[str, Any]:
         "model": dict(parts.task.model.state_dict()),
         "optimizer": optim.optimizer_state(parts.optimizer),
         "averaging": None if parts.averaging is None else parts.averaging.state_dict(),
+        "scaler": None if parts.accelerator.scaler is None else parts.accelerator.scaler.state_dict(),
         "facts": parts.task.facts,
         "processes": gathered(parts.accelerator, own),
     }
@@ -52,6 +53,8 @@ def put_back(parts: Parts, state: Mapping[str, Any], *, seed: int, step: int) ->
     optim.load_optimizer_state(parts.optimizer, state["optimizer"])
     if parts.averaging is not None:
         parts.averaging.load_state_dict(state["averaging"])
+    if parts.accelerator.scaler is not None and state.get("scaler"):
+        parts.accelerator.scaler.load_state_dict(state["scaler"])
     processes: Sequence[Mapping[str, Any]] = state["processes"]
     parts.task.load_state_dict([one["task"] for one in processes])
     rank = parts.accelerator.process_index

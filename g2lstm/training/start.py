@@ -21,6 +21,7 @@ from g2lstm.training.loop import Trainer
 from g2lstm.training.prepare import prepare
 from g2lstm.training.processes import deaths_told, noise_seed
 from g2lstm.training.progress import Observer, Progress
+from g2lstm.training.rendezvous import init_method
 from g2lstm.training.task import Validation
 
 _PATIENCE = timedelta(hours=2)  # of processes that wait for the first, which prepares the data
@@ -55,6 +56,8 @@ def train(
 @contextmanager
 def _own_accelerator(precision: str) -> Iterator[Accelerator]:
     """An accelerator with settings of its own; accelerate would keep those of the first in this Python process."""
+    if precision == "fp16" and not torch.accelerator.is_available():
+        raise G2Error('train.precision = "fp16" needs a GPU, and there is none; use "bf16" or "fp32"')
     shared: list[dict[str, Any]] = [AcceleratorState._shared_state, GradientState._shared_state]
     before = [dict(state) for state in shared]
     for state in shared:
@@ -63,8 +66,8 @@ def _own_accelerator(precision: str) -> Iterator[Accelerator]:
         yield Accelerator(
             # Accelerate joins processes on CPUs only if it is told that CPUs are meant.
             cpu=not torch.accelerator.is_available(),
-            mixed_precision="bf16" if precision == "bf16" else "no",
-            kwargs_handlers=[InitProcessGroupKwargs(timeout=_PATIENCE)],
+            mixed_precision="no" if precision == "fp32" else precision,
+            kwargs_handlers=[InitProcessGroupKwargs(init_method=init_method(), timeout=_PATIENCE)],
         )
     finally:
         for state, saved in zip(shared, before, strict=True):
@@ -131,7 +134,11 @@ def _check_same(saved: Recipe, wanted: Recipe, out: Path) -> None:
         return
     before, now = (dict(_flat(one.model_dump(by_alias=True))) for one in (saved, wanted))
     keys = [key for key in before | now if before.get(key) != now.get(key)]
-    differences = [f"{key} is {_shown(before.get(key))} there, {_shown(now.get(key))} now" for key in keys]
+    if "task" in keys:
+        raise G2Error(f"the run in {out} is of task {saved.task!r}, the recipe of {wanted.task!r}; give another --out")
+    differences = [f"{key} is {_shown(before.get(key))} there, {_shown(now.get(key))} now" for key in keys[:5]]
+    if len(keys) > 5:
+        differences.append(f"and {len(keys) - 5} more")
     raise G2Error(
         f"the run in {out} was begun with another recipe: {'; '.join(differences)}; "
         "resume it with the same settings, or start anew with --out"

@@ -1,6 +1,7 @@
 """What the training loop asks of a task; language modelling is one, translation another."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
@@ -19,7 +20,8 @@ class Validation(NamedTuple):
 
     loss: float  # nats a token
     scores: dict[str, float]  # for people, by name
-    criterion: float  # what the choice of the best model and the trigger look at: lower is better
+    criterion: float  # what the choice of the best model and the trigger look at: lower is better, then lower loss
+    gates: Mapping[str, list[int]] = MappingProxyType({})  # by gate, how many values are in each twentieth from 0 to 1
 
 
 class Task(Protocol):
@@ -36,6 +38,10 @@ class Task(Protocol):
     @property
     def facts(self) -> dict[str, str]:
         """About the training data, to be kept with the weights."""
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What the user should know before training begins, a line each."""
 
     def next_batch(self) -> Any | None:
         """The next batch of this epoch, a named tuple of tensors and numbers; None at its end."""

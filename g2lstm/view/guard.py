@@ -50,7 +50,7 @@ class Guard:
         if not self._is_ours(host):
             await _refuse(send, 421, f"this server does not answer to the host {host[:100]!r}; see --host")
             return
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _place_of(origin) != host.lower():
             await _refuse(send, 403, "requests from pages of other sites are refused")
             return
         body = await _read_body(headers.get("content-length"), receive)
@@ -82,6 +82,13 @@ class Guard:
         if name in self.hosts:
             return True
         return self.any_address and _is_address(name)
+
+
+def _place_of(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def _is_address(name: str) -> bool:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from g2lstm.data.bounded import parse_json, read_bounded
 from g2lstm.errors import G2Error
 from g2lstm.inspect.reading import Reading, read_sentence
 from g2lstm.inspect.record import record_split
@@ -21,6 +22,7 @@ from g2lstm.runs.translation import TrainedTranslationModel
 MAX_WAITING = 200  # requests; more are told to come back
 CACHE_BYTES = 16 * 2**20  # some forty sentences of thirty words on a small model
 EXAMPLES = 6
+_LONGEST = 2**24  # bytes of gates.json
 SAMPLES = 200  # windows or sentence pairs that the page counts itself, in a second or two
 
 Result = TypeVar("Result")
@@ -114,13 +116,15 @@ class ViewedRun:
 
     def _count(self) -> dict[str, Any] | None:
         file = self.directory.path / "gates" / "gates.json"
-        try:
-            found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-            return {"mode": found["mode"], "data": found["data"], "layers": found["layers"]}
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError, KeyError, TypeError):
-            raise G2Error(f"{file} cannot be read; make it anew with `g2lstm gates {self.directory.path}`") from None
+        if file.exists():
+            try:
+                found: dict[str, Any] = parse_json(read_bounded(file, _LONGEST), allow_nan=False)
+                answer = {"mode": found["mode"], "data": found["data"], "layers": found["layers"]}
+                json.dumps(answer, ensure_ascii=False).encode()  # as it will be sent
+                return answer
+            except (ValueError, KeyError, TypeError, RecursionError):
+                remedy = f"make it anew with `g2lstm gates {self.directory.path}`"
+                raise G2Error(f"{file} cannot be read; {remedy}") from None
         if self._counted is None and validation_file(self.directory, self._data_dir) is not None:
             assert self._trained is not None
             counted = record_split(self._trained, "valid", samples=SAMPLES, data_dir=self._data_dir)

@@ -199,4 +199,4 @@ def _add_errors(app: FastAPI) -> None:
     async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"] if part != "body")
-        return answer(422, f"the request is not understood: {place + ': ' if place else ''}{first['msg']}")
+        return answer(422, f"the request is not understood: {place[:100] + ': ' if place else ''}{first['msg']}")

@@ -1,7 +1,9 @@
 """`g2lstm compress` as a user meets it, in one process and at toy size."""
 
 import json
+import os
 import shutil
+import signal
 import sys
 
 import pytest
@@ -193,6 +195,20 @@ def test_a_damaged_file(call, run, where):
     content[where] ^= 1
     model.write_bytes(content)
     _refused(call, run, "model.safetensors", "eval", model.parent)
+
+
+def test_termination_leaves_nothing_half_written(call, run, monkeypatch):
+    def terminate(*_, **__):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(compression, "measure", terminate)
+    before, handler = sorted(run.parent.rglob("*")), signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        code, _, _ = call("compress", run, "cell=int8")
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert code == 130
+    assert sorted(run.parent.rglob("*")) == before
 
 
 def test_a_sweep_goes_on_where_it_was_stopped(call, run, monkeypatch):

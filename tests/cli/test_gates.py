@@ -10,6 +10,7 @@ import g2lstm
 from g2lstm.cli.main import main
 from g2lstm.inspect import record_split
 from g2lstm.inspect.boundaries import boundary_auc
+from g2lstm.runs.directory import RunDirectory
 from tests.inspect.toys import grammar_run, language_run, translation_run
 
 
@@ -96,6 +97,36 @@ def test_clause_boundaries_of_the_embedded_pairs(folder, run, tmp_path):
     area = found[1]["auc"]
     expected = f"AUC {area['first_word']:.3f} at the first word, {area['comma']:.3f} at the comma"
     assert f"clause boundaries by encoder 1, backward: {expected}" in output
+
+
+def test_clause_boundaries_of_two_runs(folder, run, tmp_path):
+    paths = [grammar_run(folder, name, method=name) for name in ("sigmoid", "gumbel")]
+    code, output, _ = run(*paths, "--samples", 30, "--out", tmp_path)
+    assert code == 0
+    runs = json.loads((tmp_path / "gates.json").read_text())["runs"]
+    assert [len(each["boundaries"]) for each in runs] == [3, 3]
+    assert runs[0]["boundaries"] != runs[1]["boundaries"]
+    shown = [line.split("AUC ")[1] for line in output.splitlines() if "clause boundaries by encoder 2:" in line]
+    areas = [each["boundaries"][2]["auc"] for each in runs]
+    assert shown == [f"{area['first_word']:.3f} at the first word, {area['comma']:.3f} at the comma" for area in areas]
+
+
+def test_the_gates_over_training_time(folder, run, tmp_path):
+    path = language_run(folder, "counted")
+    facts = {"step": 0, "epoch": 0, "seconds": 0.0, "skipped": 0}
+    RunDirectory(path).append_metrics({"kind": "valid", **facts, "tokens": 0, "loss": 1.0})
+    code, output, _ = run(path, "--samples", 3, "--out", tmp_path)
+    assert code == 0
+    assert "the gates of counted were not counted while it was trained" in output
+    assert not (tmp_path / "history.png").exists()
+    for tokens in (0, 100):
+        counts = {f"{gate}/{k}": 1 for gate in ("input", "forget") for k in range(20)}
+        RunDirectory(path).append_metrics({"kind": "gates", **facts, "tokens": tokens, **counts})
+    code, output, _ = run(path, "--samples", 3, "--out", tmp_path)
+    assert code == 0
+    assert "not counted" not in output
+    assert (tmp_path / "history.png").is_file()
+    assert (tmp_path / "history.svg").is_file()
 
 
 def test_a_text_alone_needs_no_data(folder, run, tmp_path):

@@ -59,6 +59,7 @@ def test_translate(trained):
     german = "die frau schläft .\n\nweil der mann das buch liest , schläft die frau .\n"
     done = run("translate", trained, "--beam", "3", standard_input=german)
     assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
     lines = done.stdout.split("\n")
     assert lines[0] == "the woman sleeps ."
     assert lines[1] == ""
@@ -77,8 +78,32 @@ def test_attention_and_json(trained):
     done = run("translate", trained, "--attention", "--json", standard_input="die frau schläft .\n")
     result = json.loads(done.stdout)
     assert result["text"] == "the woman sleeps ."
+    assert result["rank"] == 1
     assert result["source"] == ["die", "frau", "schläft", ".", "<eos>"]
     assert all(sum(row) == pytest.approx(1, abs=1e-2) for row in result["attention"])
+
+
+def test_options_reach_the_search(trained):
+    """The mark of byte order before the first line is no word."""
+    options = ["--json", "--n-best", "2", "--max-length", "2", "--length-penalty", "0"]
+    done = run("translate", trained, *options, standard_input="\ufeffdie frau schläft .\n")
+    best, second = map(json.loads, done.stdout.splitlines())
+    assert (best["text"], best["rank"], second["rank"]) == ("the woman", 1, 2)
+    assert best["score"] == best["log_probability"] > second["score"]
+    short = run("translate", trained, "--max-source", "2", standard_input="die frau schläft .\n")
+    assert short.returncode == 2
+    assert "line 1 has 4 tokens, more than max_source, which is 2" in short.stderr
+
+
+def test_a_reader_that_has_had_enough_is_no_error(trained):
+    command = [sys.executable, "-m", "g2lstm", "translate", str(trained)]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, **pipes) as process:
+        process.stdout.close()
+        process.stdin.write(b"die frau .\n")
+        process.stdin.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
 
 
 def test_from_python(trained):
@@ -150,6 +175,7 @@ def test_bad_input_of_translate(trained):
     assert long.returncode == 2
     assert "line 2 has 1200 tokens" in long.stderr
     assert long.stdout == ""
+    assert len(long.stderr.splitlines()) == 1
 
 
 def test_commands_of_the_other_task(trained):

@@ -226,8 +226,9 @@ def test_without_the_kernel_the_session_is_plain(monkeypatch):
 def test_it_refuses_what_does_not_fit(monkeypatch):
     rng = np.random.default_rng(14)
     layers = [layer(3, 4, "int8", rng)]
-    with pytest.raises(G2Error, match="at least one thread, got 0"):
-        KernelSession(layers, threads=0)
+    for threads in (0, -1, 2.5, "a"):
+        with pytest.raises(G2Error, match=f"threads must be a whole number of at least 1, got {threads!r}"):
+            KernelSession(layers, threads=threads)
     odd = GroupInt4(torch.zeros(16, 30, dtype=torch.int8), torch.ones(16, 3).half(), 10)
     with pytest.raises(G2Error, match="groups of 8, 16, ... 4096 columns, got groups of 10"):
         KernelSession([Layer(30, (Term(odd, "x"),), np.zeros(16, np.float32))])

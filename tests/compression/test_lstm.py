@@ -179,8 +179,8 @@ def test_reading_packed_is_exactly_what_a_session_does():
 
 
 @pytest.mark.parametrize("case", [c for c in SURFACE if "proj_size" not in c.layer], ids=str)
-def test_as_many_sequences_as_wanted_can_be_read_packed(case, reads, monkeypatch):
-    monkeypatch.setattr(lstm, "MOST_SEQUENCES", B)
+def test_a_few_sequences_are_read_packed(case, reads):
+    assert B == lstm.MOST_SEQUENCES
     small, x, hx = float32(case)
     with torch.no_grad():
         assert_same(flat(small(x, hx)), flat(unpacked(small, x, hx)), **PACKED)
@@ -191,7 +191,9 @@ def test_what_is_not_read_packed(reads, monkeypatch):
     small, *call = float32(Case("plain"))
     x, hx = one_sequence(Case("plain"), *call)
     with torch.no_grad():
-        small(*call)  # too many sequences
+        small(x.expand(-1, lstm.MOST_SEQUENCES + 1, -1))
+        for spec in ("gates=svd:2; cell=int8", "gates=int8"):
+            float32(Case("plain"), spec)[0](x.expand(-1, 2, -1))
         small.double()(x.double())
         small.float()
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -223,6 +225,46 @@ def test_packed_weights_follow_the_biases(reads):
         small.load_state_dict(other.state_dict())
         assert torch.equal(small(x[:, :1])[0], other(x[:, :1])[0])
     assert len(reads) == 3
+
+
+@pytest.mark.parametrize("made_in", [torch.no_grad, torch.inference_mode])
+def test_packed_weights_follow_changes_that_torch_does_not_count(made_in):
+    with made_in():
+        small, x, _ = float32(Case("plain"))
+        small(x[:, :1])
+        small.bias_ih_l0.data.add_(0.5)
+        packed = small(x[:, :1])[0]
+    torch.testing.assert_close(packed, unpacked(small, x[:, :1])[0], **PACKED)
+
+
+def test_a_batch_of_no_sequences():
+    small, x, _ = float32(Case("two", {"num_layers": 2, "bidirectional": True}))
+    with torch.no_grad():
+        out, (h, c) = small(x[:, :0])
+    assert out.shape == (T, 0, 2 * H)
+    assert h.shape == c.shape == (4, 0, H)
+
+
+def test_another_thread_that_stops_evaluating_changes_nothing(reads):
+    small, x, _ = float32(Case("plain"))
+    entered, leave = threading.Event(), threading.Event()
+
+    def evaluate():
+        with evaluating(small):
+            entered.set()
+            leave.wait()
+
+    thread = threading.Thread(target=evaluate)
+    thread.start()
+    entered.wait()
+    with evaluating(small), torch.no_grad():
+        leave.set()
+        thread.join()
+        small(x[:, :1])
+    assert not reads
+    with torch.no_grad():
+        small(x[:, :1])
+    assert len(reads) == 1
 
 
 def test_threads_take_turns(monkeypatch):
@@ -259,7 +301,6 @@ def test_it_cannot_be_trained(spec):
     with evaluating(small, "tempered"):
         tempered = small(x, hx)[0]
     assert small.training
-    assert small.reads_packed
     with torch.no_grad():
         sampled = [small(x, hx)[0] for _ in range(2)]
     assert not torch.equal(*sampled)  # noise
@@ -361,7 +402,7 @@ def test_backends():
 def test_recorded_gates_and_hooks_of_lstm_calls():
     small, *_ = float32(Case("packed", {"bidirectional": True}), weight_dropout=0.5)
     sequences = pack_sequence([torch.randn(length, I) for length in LENGTHS], enforce_sorted=False)
-    with record_gates(small) as record, torch.no_grad():
+    with evaluating(small), record_gates(small) as record, torch.no_grad():
         small(sequences)
     [gates] = record[""]
     assert gates.lengths.tolist() == LENGTHS

@@ -1,6 +1,7 @@
 """Whole models compressed: ours and foreign ones, tied and not, and everything that is refused."""
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import g2lstm
 from g2lstm import G2LSTM, G2Error, compress
+from g2lstm.compression import lstm
 from g2lstm.compression.lstm import CompressedLSTM
 from g2lstm.compression.matrix import Dense, Grid, LowRank, RowIntegers
 from g2lstm.compression.model import encoded_matrices, group_of, install_
@@ -19,6 +21,7 @@ from g2lstm.lm.evaluate import perplexity
 from g2lstm.lm.generate import generate
 from g2lstm.lm.model import LanguageModel
 from g2lstm.mt.model import TranslationModel
+from g2lstm.mt.translate import translate
 from g2lstm.nn.mode import evaluating
 from tests.compression.twins import exact, twin_of
 
@@ -134,10 +137,13 @@ def test_low_rank_is_never_multiplied_out(monkeypatch):
         features, _, _ = model(torch.randint(23, (3, 2)))
         model.logits(features)
         model.token_losses(features, torch.randint(23, (3, 2)))
+        perplexity(model, torch.randint(23, (200,)), columns=2)
+        next(generate(model, [1, 2]))
     source, inputs = torch.randint(29, (5, 3)), torch.randint(29, (4, 3))
     features = other(source, LENGTHS, inputs)
     other.step(inputs[:1].t(), other.start(other.encode(source, LENGTHS)))
     other.token_losses(features[0], inputs[0])
+    translate(other, [[3, 4], [5]], source_eos=1, target_eos=1, beam=2, max_length=3)
 
 
 def test_scores_are_computed_unpacked(monkeypatch):
@@ -153,6 +159,27 @@ def test_scores_are_computed_unpacked(monkeypatch):
     assert abs(scores[0].nats - scores[1].nats) < 1e-5 * scores[0].nats
     with pytest.raises(AssertionError, match="read packed"), torch.no_grad():
         small(tokens[:5].view(5, 1))
+
+
+def test_translations_one_at_a_time_are_read_packed(monkeypatch):
+    rows, read = [], Reader.read
+    monkeypatch.setattr(Reader, "read", lambda *call: rows.append(len(call[3])) or read(*call))
+    small = compress(translation_model("none").float(), "gates=round:0.1; cell=int8")
+    run = functools.partial(translate, small, source_eos=1, target_eos=1, beam=2, max_length=3)
+    sources = [[3, 4, 5], [6]]
+    together = run(sources)
+    with evaluating(small):
+        assert run(sources[:1]) == run(sources, batch_size=1)[:1] == together[:1]
+    assert not rows
+    alone, one_by_one = run(sources[:1]), run(sources, batch_size=1)
+    assert set(rows) == {1, 2}
+    assert one_by_one[0] == alone[0]
+    for one, other in zip(one_by_one, together, strict=True):
+        assert one[0].tokens == other[0].tokens
+        assert one[0].score == pytest.approx(other[0].score, abs=1e-4)
+    rows.clear()
+    run(sources[:1], beam=lstm.MOST_SEQUENCES + 1)
+    assert set(rows) == {1}  # the encoder, and the first step of the decoder
 
 
 def test_names_groups_and_kinds():
@@ -298,6 +325,11 @@ def test_what_cannot_be_compressed():
     with pytest.raises(G2Error, match=r"^lstm.weight_hh_l1_reverse.g cannot be compressed: .*NaN"):
         compress(model, "gates=int8")
     compress(model, "embedding=int8")
+    for wrong in (None, 3, b"gates=int8"):
+        with pytest.raises(G2Error, match=f"a compression spec is text such as .*, got {wrong!r}"):
+            compress(model, wrong)
+    with pytest.raises(G2Error, match=r"compress takes a torch.nn.Module, got str; of a run, give load\(run\).model"):
+        compress("run", "gates=int8")
     with pytest.raises(G2Error, match="'speed' is not a group"):
         compress(model, "speed=int8")
     with pytest.raises(

@@ -44,6 +44,21 @@ def test_it_is_an_lstm():
             np.testing.assert_allclose(ours_c, c_last[k].detach(), atol=bound)
 
 
+def test_the_plain_session_keeps_low_rank_thin(monkeypatch):
+    """Eight matrices of 20 x 20, each as 20 x 2 and 2 x 20, and nothing else."""
+
+    def refuse(_):
+        raise AssertionError("multiplied out")
+
+    monkeypatch.setattr(LowRank, "dequantize", refuse)
+    thin = LowRank(Dense(torch.zeros(20, 2)), Dense(torch.zeros(2, 20)))
+    terms = tuple(Term(thin, source, gate) for source in ("x", "h") for gate in range(4))
+    session = PlainSession([Layer(20, terms, np.zeros(80, np.float32))])
+    [layer] = session._layers
+    assert sum(factor.size for _, _, factors in layer.products for factor in factors) == 8 * 2 * 40
+    assert not session.step(np.ones(20)).any()
+
+
 @pytest.mark.parametrize("gates", ["if", "ifo"])
 @pytest.mark.parametrize("kind", SESSIONS)
 def test_hard_gates_are_those_of_the_layer(kind, gates):

@@ -204,10 +204,11 @@ class Cell(nn.LSTM):
     [
         (nn.LSTM(3, 4, bidirectional=True), "a bidirectional LSTM cannot stream: its second direction begins at"),
         (G2LSTM(3, 4, proj_size=2), r"a projection \(proj_size=2\) cannot stream; call the model itself"),
+        (None, "a torch.nn.LSTM, a G2LSTM or a LanguageModel can stream, got NoneType"),
         (nn.GRU(3, 4), "a torch.nn.LSTM, a G2LSTM or a LanguageModel can stream, got GRU; stream the LSTM inside"),
         (Cell(3, 4), "this layer cannot stream: Cell is a subclass of LSTM and may compute something else"),
     ],
-    ids=["bidirectional", "projection", "other", "subclass"],
+    ids=["bidirectional", "projection", "none", "other", "subclass"],
 )
 def test_what_cannot_stream_is_told(model, message):
     with pytest.raises(G2Error, match=message):
@@ -230,5 +231,6 @@ def test_language_models_that_cannot_stream_and_wrong_tokens_are_told():
             session.step(token)
         with pytest.raises(G2Error, match=f"token ids are 0 to 22, got {token}"):
             session.sequence([1, token])
-    with pytest.raises(TypeError):
-        session.step(1.5)
+    for token in (1.5, "a", None):
+        with pytest.raises(G2Error, match=f"a token id is a whole number, got {token!r}"):
+            session.step(token)

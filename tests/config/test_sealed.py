@@ -59,3 +59,10 @@ def test_another_task_is_told_before_its_keys_are_read(run):
     run.recipe_file.write_text(seal('task = "speech"\nnews = 3\n'))
     with pytest.raises(G2Error, match="is a run of task 'speech', which this g2lstm does not know; install a newer"):
         RunDirectory.open(run.path)
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_an_empty_recipe(tmp_path, text):
+    (tmp_path / "recipe.toml").write_text(text)
+    with pytest.raises(G2Error, match="recipe.toml is empty; if it is a run's, put back a copy of it, or train anew"):
+        _ = RunDirectory(tmp_path).recipe

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from g2lstm.data import batches, corpus
+from g2lstm.data import batches
 from g2lstm.data.batches import PairBatch, TrainingBatches, evaluation_batches
 from g2lstm.data.pairs import PairCorpus, PairFiles, prepare_pairs
 from g2lstm.data.tokenize import train_word_tokenizer
@@ -167,8 +167,7 @@ def test_the_order_is_a_function_of_seed_and_epoch(mixed: PairCorpus) -> None:
     assert longest not in (sorted(longest), sorted(longest, reverse=True))
 
 
-def test_a_batch_is_read_at_any_time(mixed: PairCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "_READS_BEFORE_RELEASE", 1)
+def test_a_batch_is_read_at_any_time(mixed: PairCorpus) -> None:
     made = TrainingBatches(mixed, SOURCE_EOS, TARGET_EOS, batch_tokens=300, seed=3)
     plan = made.plan(2)
     forth = [made.batch(plan, index) for index in range(len(plan))]
@@ -219,14 +218,14 @@ def test_sizes_that_cannot_be(mixed: PairCorpus) -> None:
         ):
             TrainingBatches(mixed, 0, 1, **sizes)
     with pytest.raises(
-        G2Error, match="a batch must have a pair for each process, 3 at least, got 2; use a larger batch"
+        G2Error, match="a batch must have a pair for each process, 3 at least, got 2; raise train.batch_size"
     ):
         TrainingBatches(mixed, 0, 1, batch_size=2, world_size=3)
     with pytest.raises(G2Error, match="a batch must have a pair for each process, 1 at least, got 0"):
         TrainingBatches(mixed, 0, 1, batch_size=0)
     TrainingBatches(mixed, 0, 1, batch_tokens=78, world_size=2)
     with pytest.raises(
-        G2Error, match=r"a batch must have room for the longest sentences, 78 tokens for 2 process\(es\), got 77; use"
+        G2Error, match=r"a batch must have room for the longest sentences, 78 tokens for 2 process\(es\), got 77; raise"
     ):
         TrainingBatches(mixed, 0, 1, batch_tokens=77, world_size=2)
     with pytest.raises(G2Error, match="the rank must lie between 0 and 1, got 2"):
@@ -239,7 +238,7 @@ def test_nothing_left_to_train_on(tmp_path: Path) -> None:
     for max_length, world, left in ((1, 1, 0), (4, 2, 1), (0, 1, 0)):
         message = (
             rf"{left} of 4 pairs are left to train on, and each of {world} process\(es\) needs one: {3 - left} have "
-            rf"more than {max_length} tokens on a side, 1 an empty side; raise the greatest length, or use more text"
+            rf"more than {max_length} tokens on a side, 1 an empty side; raise data.max_length, or use more text"
         )
         with pytest.raises(G2Error, match=message):
             TrainingBatches(pairs, 0, 1, batch_size=8, max_length=max_length, world_size=world)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from g2lstm.data import corpus
+from g2lstm.data import corpus, encode
 from g2lstm.data.corpus import LineStream, TokenStream, prepare_lines, prepare_stream, prepare_tokenizer
 from g2lstm.data.registry import lm_files
 from g2lstm.data.text import read_pieces
@@ -46,7 +46,7 @@ def test_a_stream_is_its_lines_whatever_is_encoded_at_once(
     text = write(folder / "text", "x\n" + "".join(" ".join(line) + "\n" for line in lines))
     tokenizer = train_word_tokenizer(["x a b c d"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus, "_ENCODE_LINES", at_once)
+        patch.setattr(encode, "_ENCODE_LINES", at_once)
         stream = prepare_stream(text, tokenizer, cache=folder)
     expected = [token for line in [["x"], *lines] for token in [*map(tokenizer.id_of, line), tokenizer.eos_id]]
     assert all_of(stream) == expected
@@ -60,9 +60,8 @@ def test_lines_are_found_again(tmp_path_factory: pytest.TempPathFactory, lines: 
     text = write(folder / "text", "\n".join(" ".join(line) for line in lines) + "\n")
     tokenizer = train_word_tokenizer(["x a b c d"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus, "_ENCODE_LINES", at_once)
-        patch.setattr(corpus, "read_pieces", partial(read_pieces, limit=16))  # long lines come in parts
-        patch.setattr(corpus, "_READS_BEFORE_RELEASE", 2)
+        patch.setattr(encode, "_ENCODE_LINES", at_once)
+        patch.setattr(encode, "read_pieces", partial(read_pieces, limit=16))  # long lines come in parts
         stream = prepare_lines(text, tokenizer, cache=folder)
         expected = [[tokenizer.id_of(word) for word in line] for line in lines]
         assert all_of(stream) == all_of(prepare_stream(text, tokenizer, cache=folder))
@@ -104,7 +103,7 @@ def test_an_index_is_added_to_tokens_and_made_again_if_damaged(
         index.write_bytes(damaged)
         assert prepare_lines(text, tokenizer).lengths.tolist() == [2, 1] * 10
         assert index.read_bytes() == good
-    monkeypatch.setattr(corpus, "_write_tokens", None)
+    monkeypatch.setattr(corpus, "write_tokens", None)
     assert prepare_lines(text, tokenizer).lengths.tolist() == [2, 1] * 10
 
 
@@ -125,7 +124,7 @@ def test_a_long_line_is_encoded_as_one(tmp_path: Path, monkeypatch: pytest.Monke
     line = " ".join(f"word{k * k % 31}" for k in range(500))
     text = write(tmp_path / "text", line + "\n")
     tokenizer = prepare_tokenizer(text, kind, vocabulary=300)
-    monkeypatch.setattr(corpus, "read_pieces", partial(read_pieces, limit=64))
+    monkeypatch.setattr(encode, "read_pieces", partial(read_pieces, limit=64))
     assert all_of(prepare_stream(text, tokenizer)) == [*tokenizer.encode(line), tokenizer.eos_id]
 
 
@@ -136,7 +135,7 @@ def test_prepared_once_for_the_same_text_and_tokenizer(
     stream = prepare_stream(text, prepare_tokenizer(text))
     assert stream.path.parent == cache / "prepared"
     with monkeypatch.context() as patch:
-        patch.setattr(corpus, "_write_tokens", None)
+        patch.setattr(corpus, "write_tokens", None)
         patch.setattr(corpus, "train_tokenizer", None)
         again = prepare_stream(write(tmp_path / "copy", "a b\n"), prepare_tokenizer(tmp_path / "copy"))
     assert (again.path, again.text_sha256) == (stream.path, stream.text_sha256)
@@ -176,11 +175,33 @@ def test_the_smallest_type_that_fits(tmp_path: Path) -> None:
         assert all_of(stream) == [*tokenizer.encode("w0 w65533 w65534"), tokenizer.eos_id]
 
 
-def test_pages_are_given_back_without_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "_READS_BEFORE_RELEASE", 2)
+def test_lengths_can_be_looked_at_again(tmp_path: Path) -> None:
     text = write(tmp_path / "text", "a b c d\n" * 5000)
-    stream = prepare_stream(text, prepare_tokenizer(text))
-    assert len({tuple(stream.read(0, len(stream))) for _ in range(5)}) == 1
+    stream = prepare_lines(text, prepare_tokenizer(text))
+    first = stream.lengths
+    assert first.sum() == stream.lengths.sum() == first.sum() == 20_000
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc")
+def test_scattered_reads_leave_nothing_in_memory(tmp_path: Path) -> None:
+    lines, length = 500_000, 19
+    np.save(tmp_path / "tokens.npy", np.zeros(lines * (length + 1), dtype="<u2"))
+    starts = np.arange(lines, dtype="<i8") * (length + 1)
+    np.save(tmp_path / "index.npy", np.stack((starts, np.full(lines, length, dtype="<i8")), axis=1))
+    stream = LineStream(tmp_path / "tokens.npy", tmp_path / "index.npy", "")
+    stream.columns(np.array([3, 4]), 0)
+
+    def mapped() -> int:
+        """Kilobytes of files in this process's memory."""
+        (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssFile"))
+        return int(line.split()[1])
+
+    before, most = mapped(), 0
+    for number in range(0, lines - 1000, 1000):
+        stream.columns(np.array([number, number + 999]), 0)
+        stream.read(number * 20, 70)
+        most = max(most, mapped())
+    assert most < before + 2_000  # of 28,000
 
 
 def test_the_embedded_text_by_words_and_by_pairs() -> None:

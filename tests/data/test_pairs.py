@@ -112,7 +112,7 @@ def test_one_tokenizer_or_two(tmp_path: Path, kind: str, monkeypatch: pytest.Mon
 def test_sides_of_unequal_length(tmp_path: Path, is_ended: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     files = write(tmp_path, "a\nb\nc\n", "a\nb" + "\n" * is_ended)
     words = train_word_tokenizer(["a b c"])
-    monkeypatch.setattr(corpus, "_write_tokens", None)  # nothing is encoded before it is known
+    monkeypatch.setattr(corpus, "write_tokens", None)  # nothing is encoded before it is known
     monkeypatch.setattr(corpus, "train_tokenizer", None)
     message = re.escape(
         f"{files.source} has 3 lines and {files.target} 2; they must have as many, since each line is t"

@@ -8,7 +8,8 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from g2lstm.compression.model import compress
+from g2lstm.compression.matrix import LowRank
+from g2lstm.compression.model import compress, encoded_matrices
 from g2lstm.errors import G2Error
 from g2lstm.export import check as checking
 from g2lstm.export import lstm, models
@@ -57,6 +58,28 @@ def test_packed_weights_that_are_wrong_are_found_behind_int8_activations(tmp_pat
         changed(path, f"{name}.scales", lambda array: array * 1.001)
         with pytest.raises(G2Error, match="does not agree"):
             check(model, {"model": path}, "int8")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_what_int8_activations_may_change_is_known_without_multiplying_out_low_rank(tied, monkeypatch):
+    torch.manual_seed(0)
+    model = compress(LanguageModel(23, 6, 9, 2, tied=tied), "gates=svd:3; embedding=svd:4,int8; softmax=svd:2")
+    with torch.no_grad():
+        model.embedding.matrix.left.scales.mul_(40)  # so that some number of a row is above 1
+    norms = []
+    for matrix in encoded_matrices(model).values():
+        norms.append(matrix.dequantize().norm(dim=1).max())
+        if isinstance(matrix, LowRank):
+            norms[-1] += 4 * matrix.left.dequantize().norm(dim=1).max() * matrix.right.dequantize().norm(dim=1).max()
+    greatest = model.embedding.matrix.dequantize().abs().max()
+    assert greatest > 1
+
+    def refuse(_):
+        raise AssertionError("multiplied out")
+
+    monkeypatch.setattr(LowRank, "dequantize", refuse)
+    expected = 6 * max(norms) * greatest / (127 * math.sqrt(12))
+    assert checking._rounding_to_int8(model) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_a_wrong_order_of_gates_leaves_nothing_behind(language_model, tmp_path, monkeypatch):

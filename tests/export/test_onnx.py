@@ -95,6 +95,12 @@ def test_what_becomes_float32_is_named(language, tmp_path):
     with pytest.warns(UserWarning, match="become float32 when the export is loaded: embedding.weight; with int8"):
         made = export_onnx(language, tmp_path / "words.onnx")
     assert made.expanded == ("embedding.weight",)
+    language.model = compress(g2lstm.load(language.run.path).model, "embedding=svd:4,int8")
+    with pytest.warns(UserWarning, match="weight.right, .*those of eight bits stay packed, but for the right factors"):
+        made = export_onnx(language, tmp_path / "words.onnx", force=True)
+    assert made.expanded == ("embedding.weight.right", "embedding.weight.left")
+    with pytest.warns(UserWarning, match="loaded: embedding.weight.right$"):
+        made = export_onnx(language, tmp_path / "words.onnx", force=True, activations="int8")
     language.model = compress(g2lstm.load(language.run.path).model, "gates=round:0.001")
     with pytest.warns(UserWarning, match=r"layers.0.weight_ih_l0.i, .*hh_l0.f") as caught:
         made = export_onnx(language, tmp_path / "words.onnx", force=True, activations="int8")

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from g2lstm import G2Error
+from g2lstm.data.shown import shown
 from g2lstm.data.tokenize import train_bpe_tokenizer, train_word_tokenizer
 from g2lstm.inspect.reading import read_sentence
-from g2lstm.inspect.tokens import encode, shown
+from g2lstm.inspect.tokens import encode
 from g2lstm.nn.mode import evaluating
 
 TEXT = "the cat saw a dog"
@@ -50,8 +51,7 @@ def test_gates_of_a_translation_model_are_those_of_return_gates(translation):
     model = translation.model
     found = translation.search([text], with_attention=True)[0][0]
     source = torch.tensor([*translation.source.encode(text), translation.source.eos_id]).unsqueeze(1)
-    target = [translation.target.id_of(token) for token in found.target[:-1]]
-    inputs = torch.tensor([translation.target.eos_id, *target]).unsqueeze(1)
+    inputs = torch.tensor([translation.target.eos_id, *found.target_ids]).unsqueeze(1)
     expected = []
     with torch.no_grad():
         x, _, gates = model.encoder[0](model.source_embedding(source), return_gates=True)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 
 import pytest
@@ -10,7 +11,15 @@ import g2lstm
 from g2lstm.config import recipe_hash
 from g2lstm.inspect.reading import read_sentence
 from g2lstm.inspect.report import write_report
-from g2lstm.inspect.report_charts import Series, dot_chart, histogram_chart, line_chart, log_ticks, nice_ticks
+from g2lstm.inspect.report_charts import (
+    Series,
+    dot_chart,
+    heat_chart,
+    histogram_chart,
+    line_chart,
+    log_ticks,
+    nice_ticks,
+)
 from g2lstm.inspect.report_page import colour_of
 from g2lstm.runs.directory import RunDirectory
 from tests.inspect.toys import language_run, translation_run
@@ -66,6 +75,8 @@ def measured(runs):
         line = {"step": step, "epoch": 0, "tokens": 1000 * step, "seconds": 6.0 * step, "perplexity": 900.0 - step}
         run.append_metrics({"kind": "train", **line})
         run.append_metrics({"kind": "valid", **line, "saturation/layers.0/forget": 0.1 * step})
+        counts = {f"{gate}/{k}": 5 * (k == 3) for gate in ("input", "forget") for k in range(20)}
+        run.append_metrics({"kind": "gates", **line, **counts})
     own = f"recipe:{recipe_hash(run.recipe)}|seed:1"
     for value, signature in ((85.854, own), (12.34, "recipe:0|seed:1")):
         run.add_result({"perplexity": value, "split": "test", "eval_gate": "hard", "signature": signature})
@@ -83,6 +94,10 @@ def measured(runs):
         "metric": "perplexity", "split": "test", "points": {"small": point, "tiny": {**point, "speed": None}},
         "before": {"bytes": 4000, "score": {"perplexity": 85.85}},
     })  # fmt: skip
+    for file, spec, value in (("test", None, 85.85), ("a", "gates=svd:64", 99.5), ("b", "gates=svd:128", 88.0)):
+        score = {"perplexity": value, "split": "test", "eval_gate": "soft", "cache": "500,0.2,0.1"}
+        write(run.path / "measured" / f"{file}.json", {**score, "compressed": spec, "by_sentence": [[1.0, 2]]})
+    write(run.path / "measured" / "training.json", {"epochs": 3.0})
     yield run
     for path in sorted(set(run.path.rglob("*")) - before, reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
@@ -106,14 +121,28 @@ def test_all_that_is_known_is_told(runs, measured, tmp_path):
     for fact in (
         "g2 & <i>co", "lstm", "gumbel", "sigmoid", "translation",  # settings
         "perplexity 85.85", "hard gates", f"recipe:{recipe_hash(measured.recipe)}|seed:1", "which are left out: 1.",
-        "perplexity, validation", "layers.0 forget",
+        "perplexity, validation", "layer 1, forget",
         "gates=int8", "86.21", "250.0", "2.50 ×", "4.0 ×", "tiny", "MB on disk",
+        "perplexity on test, soft gates, with the cache; in brackets the change.", "88.00 (+2.15)", "99.50 (+13.65)",
+        "Histograms of the gates over training time", "input gate",
         "evaluation, soft gates; valid, 1,234 text tokens", "12.5%", "forget",
         "<b>on</b>", "[model]",
     ):  # fmt: skip
         assert fact in told, fact
     assert "12.34" not in told
-    assert page.names.count("figure") == 4  # perplexity, saturation, sweep, histogram
+    assert (
+        told.index("as trained", told.index("Score after")) < told.index("gates=svd:128") < told.index("gates=svd:64")
+    )
+    assert page.names.count("figure") == 6  # perplexity, saturation, two over training time, sweep, histogram
+
+
+def test_a_run_that_counted_no_gates_while_training_is_named(runs, measured, tmp_path):
+    old = RunDirectory(shutil.copytree(runs[1], tmp_path / "old"))
+    for step in range(2):
+        line = {"step": step, "epoch": 0, "tokens": 1000 * step + 1, "seconds": 6.0, "perplexity": 900.0}
+        old.append_metrics({"kind": "valid", **line})
+    told = " ".join(Page(report([runs[0], old.path], tmp_path, texts=[])).texts)
+    assert "Not counted while training: old." in told
 
 
 def test_histograms_of_a_layer_have_one_scale(runs, measured, tmp_path):
@@ -182,6 +211,21 @@ def test_damaged_measurements_are_named(runs, measured, tmp_path, name, content)
     with pytest.raises(g2lstm.G2Error, match=f"{re.escape(name)} is not as it was written"):
         report(runs[:1], tmp_path, texts=[])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", ["{", '{"split": "test"}', '{"split": 1, "perplexity": []}', "3"])
+def test_damaged_scores_are_named(runs, measured, tmp_path, content):
+    (runs[0] / "measured" / "a.json").write_text(content)
+    with pytest.raises(g2lstm.G2Error, match="a.json is not as it was written"):
+        report(runs[:1], tmp_path, texts=[])
+
+
+def test_a_heat_map_has_the_shares():
+    chart = heat_chart([[0, 100, 0, 0], [25, 25, 25, 25]], [0, 1, 2], x_title="x", y_title="y", top=100)
+    cells = re.findall(r'<rect fill="(#\w+)" x="([\d.]+)" y="([\d.]+)"', chart)
+    assert [colour for colour, _, _ in cells] == [colour_of(v)[0] for v in (0, 1, 0, 0, 0.5, 0.5, 0.5, 0.5)]
+    assert float(cells[0][2]) > float(cells[1][2]) > float(cells[3][2])  # upwards
+    assert float(cells[0][1]) < float(cells[4][1])
 
 
 def test_what_is_no_run_is_refused(runs, tmp_path):

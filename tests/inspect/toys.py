@@ -57,13 +57,13 @@ def translation_run(folder, name="mt", kind="bpe", **model):
     return _fill(run, build_translation_model(recipe, len(source), len(target)))
 
 
-def grammar_run(folder, name="grammar", kind="word"):
+def grammar_run(folder, name="grammar", kind="word", **model):
     """The run directory of a model for the embedded pairs."""
     recipe = parse_recipe(
         {
             "task": "mt",
             "data": {"name": "embedded-mt", "source": "de", "target": "en", "vocabulary": 400},
-            "model": {"embedding": 4, "hidden": 5, "layers": 2},
+            "model": {"embedding": 4, "hidden": 5, "layers": 2, **model},
             "train": {"epochs": 1, "batch_size": 4, "optimizer": {"name": "adamw", "lr": 0.01}},
         }
     )

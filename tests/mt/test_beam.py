@@ -238,10 +238,19 @@ def test_a_broken_model_is_told():
         model.search([0, 7], [5, 5])
 
 
+def test_a_whole_penalty_is_that_number_also_for_long_sentences():
+    """1024 to the power of 7 is 0 in 64 bits: a hope computed so would end the search too early."""
+    model = Automaton(6, 3)
+    whole, real = (model.search([1, 2, 3], [1023] * 3, length_penalty=p, n_best=3) for p in (7, 7.0))
+    assert whole == real
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beam": 0}, "beam must be at least 1, got 0"),
+        ({"beam": 0}, "beam must be a whole number from 1 to 1000, got 0"),
+        ({"beam": 1.5}, "beam must be a whole number from 1 to 1000, got 1.5"),
+        ({"beam": 5000}, "beam must be a whole number from 1 to 1000, got 5000"),
         ({"n_best": 0}, "n_best must be from 1 to the beam of 5, got 0"),
         ({"n_best": 6}, "n_best must be from 1 to the beam of 5, got 6; a wider beam finds more"),
         ({"length_penalty": -0.1}, "length_penalty must be from 0 to 10, got -0.1"),

@@ -46,32 +46,14 @@ def test_text_is_as_people_write_it(language, text, expected):
     assert detokenize(text, language) == expected
 
 
-@pytest.mark.parametrize(
-    ("language", "text", "expected"),
-    [
-        ("en", "a man runs . &quot; i &apos;m late ! &quot;", 'A man runs. "I\'m late!"'),
-        (
-            "en",
-            "( so what ? ) he goes , and i go ... then mr. x goes .",
-            "(So what?) He goes, and I go... then mr. x goes.",
-        ),
-        ("en", "40 men go .", "40 men go."),
-        ("de", "äpfel , i wo .", "Äpfel, i wo."),
-        ("de", "", ""),
-    ],
-)
-def test_sentences_begin_with_capitals(language, text, expected):
-    assert detokenize(text, language, capitalize=True) == expected
-
-
-@given(st.text(st.sampled_from("ab1 .,:'\"“„()[/%$#-@i")), st.sampled_from(["de", "en"]), st.booleans())
-def test_only_spaces_and_capitals_change(text, language, capitalize):
-    got = detokenize(text, language, capitalize=capitalize)
-    assert "".join(got.split()).lower() == "".join(text.replace(" @-@ ", "-").split()).lower()
+@given(st.text(st.sampled_from("ab1 .,:'\"“„()[/%$#-@i")), st.sampled_from(["de", "en"]))
+def test_only_spaces_change(text, language):
+    got = detokenize(text, language)
+    assert "".join(got.split()) == "".join(text.replace(" @-@ ", "-").split())
     assert "  " not in got
     assert got == got.strip()
 
 
 def test_other_languages_are_refused():
-    with pytest.raises(G2Error, match="language must be one of 'de', 'en', got 'fr'"):
+    with pytest.raises(G2Error, match="one of 'de', 'en' for .* got 'fr'; leave --detokenize"):
         detokenize("l &apos; eau", "fr")

@@ -9,6 +9,7 @@ from g2lstm.mt.model import TranslationModel
 from g2lstm.nn.mode import lstms
 
 SOURCE, TARGET = 31, 37
+DROPOUTS = {"input_dropout", "between_dropout", "output_dropout"}
 
 
 def small(**options):
@@ -128,8 +129,9 @@ def test_training_has_no_loop_over_time(batch, monkeypatch):
     assert calls == lstms(model)
 
 
-def test_dropout_is_for_training_only(batch):
-    model = small(method="sigmoid", input_dropout=0.5)
+@pytest.mark.parametrize("where", sorted(DROPOUTS))
+def test_dropout_is_for_training_only(batch, where):
+    model = small(method="sigmoid", **{where: 0.5, **dict.fromkeys(DROPOUTS - {where}, 0.0)})
     assert torch.equal(model(*batch), model(*batch))
     model.train()
     assert not torch.equal(model(*batch), model(*batch))

@@ -12,8 +12,10 @@ import g2lstm
 from g2lstm import G2Error
 from g2lstm.compression.measure import group_sizes
 from g2lstm.compression.model import compress, encoded_matrices
+from g2lstm.compression.reader import Reader
 from g2lstm.compression.spec import Spec
 from g2lstm.config import load_recipe, parse_recipe
+from g2lstm.inspect.scores import score_by_gate
 from g2lstm.runs import directory
 from g2lstm.runs.compressed import check_compressible, default_folder, new_folder, write_run
 from g2lstm.runs.directory import RunDirectory
@@ -79,6 +81,19 @@ def test_a_translation_model_read_back_is_the_one_in_memory(tmp_path, tied):
         assert torch.equal(trained.model(source, lengths, inputs), model(source, lengths, inputs))
     trained.model = model
     assert score_translation(trained, "test") == result
+
+
+def test_scores_are_computed_unpacked_also_one_sentence_at_a_time(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("read packed")
+
+    out, _ = compressed_run(translation_run(tmp_path, "evaluate.batch_size=1"))
+    trained = load(out)
+    monkeypatch.setattr(Reader, "read", refuse)
+    assert score_translation(trained, "test")["bleu"] >= 0
+    assert score_by_gate(trained, "test")["hard"] >= 0
+    with pytest.raises(AssertionError, match="read packed"):
+        trained.translate("ein haus")
 
 
 def test_sharpened_and_hard_gates_are_kept(tmp_path):

@@ -46,10 +46,11 @@ def out(tmp_path):
         results.write(path / "measured" / "training.json", {"epochs": 18.75, "seconds": 60.0, "step": 5})
         if (run.row, run.seed) != ("sigmoid", 2):
             results.keep(path, SVD, result(7, mean + 0.05))
+        place = {"step": 1, "tokens": 1, "seconds": 1.0}
         lines = [
-            {"kind": "valid", "loss": 3.0, "saturation/a/input": 0.9, "saturation/a/forget": 0.9},
-            {"kind": "valid", "loss": 2.0, "saturation/a/input": 0.2, "saturation/a/forget": 0.4},
-            {"kind": "train", "loss": 1.0},
+            {"kind": "valid", **place, "loss": 3.0, "saturation/a/input": 0.9, "saturation/a/forget": 0.9},
+            {"kind": "valid", **place, "loss": 2.0, "saturation/a/input": 0.2, "saturation/a/forget": 0.4},
+            {"kind": "train", **place, "loss": 1.0},
         ]
         (path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
     return tmp_path

@@ -14,6 +14,7 @@ from g2lstm.config import parse_recipe
 from g2lstm.data.corpus import prepare_stream, prepare_tokenizer
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.models import build_language_model
+from g2lstm.training import snapshot
 from g2lstm.training.budget import fitted_epochs
 from g2lstm.training.checkpoint import load_checkpoint
 from g2lstm.training.lm import LanguageModelTask
@@ -202,7 +203,7 @@ def test_what_cannot_be_resumed_is_refused_and_left_alone(data, tmp_path, damage
     else:
         text = data / "train.txt"
         text.write_text("".join(reversed(text.read_text().splitlines(keepends=True))))
-        message = r"training data of .* have changed since its last checkpoint \(train_sha256\)"
+        message = r"the data of .* have changed since its last checkpoint \(train_sha256\)"
     with pytest.raises(G2Error, match=message):
         make_trainer(data, tmp_path / "run", Silent()).train(resume=True)
     assert (tmp_path / "run/model.safetensors").read_bytes() == before
@@ -265,7 +266,7 @@ def test_too_many_left_out_in_a_row_end_training(data, tmp_path):
     with pytest.raises(
         G2Error,
         match=r"10 updates in a row .*skipped-batch.json\), and the gradient became (nan|inf) after step 10; "
-        "there is no checkpoint yet",
+        "the last good state is .*step-00000000.json",
     ):
         trainer.train()
     assert all(torch.equal(value, before[name]) for name, value in weights(trainer).items())
@@ -303,6 +304,11 @@ def test_a_scaler_of_the_loss_is_lowered_and_the_update_counted(data, tmp_path):
     trainer.observer.after = lambda progress: seen.append((progress.step, scaler.get_scale()))
     assert trainer.train().skipped == 2
     assert seen[0] == (3, 256.0)
+    parts = trainer._parts._replace(accelerator=accelerator, optimizer=optimizer)
+    state, scale = snapshot.take(parts), scaler.get_scale()
+    scaler.update(8.0)
+    assert snapshot.put_back(parts, state, seed=1, step=trainer.progress.step)
+    assert scaler.get_scale() == scale != 8.0
     assert not torch.equal(weights(trainer)["embedding.weight"], before["embedding.weight"])
     assert all(value.isfinite().all() for value in weights(trainer).values())
 
@@ -426,3 +432,101 @@ def test_a_checkpoint_that_finds_no_room_names_the_one_before(data, tmp_path, mo
     trainer.observer.after = stop
     with pytest.raises(G2Error, match=r"No space left.*the last good state is .*step-00000016.json, from which --res"):
         trainer.train()
+
+
+def interrupted(data, out, step=5, **train):
+    def stop(progress):
+        if progress.step == step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    trainer = make_trainer(data, out, Silent(stop), **train)
+    with pytest.raises(Interrupted):
+        trainer.train()
+    return trainer
+
+
+def test_a_validation_text_that_has_changed_is_noticed(data, tmp_path):
+    interrupted(data, tmp_path / "run")
+    with (data / "valid.txt").open("a") as file:
+        file.write("w1 w2\n")
+    with pytest.raises(G2Error, match=r"have changed since its last checkpoint \(valid_sha256\)"):
+        make_trainer(data, tmp_path / "run", Silent()).train(resume=True)
+
+
+def test_a_recipe_that_was_edited_is_noticed(data, tmp_path):
+    interrupted(data, tmp_path / "run")
+    file = tmp_path / "run" / "recipe.toml"
+    file.write_text(file.read_text().replace("epochs = 3", "epochs = 2"))
+    with pytest.raises(G2Error, match=r"recipe.toml has changed since its last checkpoint"):
+        make_trainer(data, tmp_path / "run", Silent(), epochs=2).train(resume=True)
+
+
+@pytest.mark.parametrize("size", [0, 3000])
+def test_broken_weights_are_replaced_and_said_to_be(data, tmp_path, size):
+    trainer = make_trainer(data, tmp_path / "run", Silent())
+    trainer.train()
+    file = tmp_path / "run" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:size])
+    observer = Silent()
+    progress = make_trainer(data, tmp_path / "run", observer).train(resume=True)
+    assert RunDirectory(tmp_path / "run").load_weights().keys() == weights(trainer).keys()
+    said = [message for message in observer.messages if "was gone or broken" in message]
+    assert len(said) == 1
+    assert f"criterion of {progress.best:.4f} where the best had {trainer.progress.best:.4f}" in said[0]
+
+
+def test_the_first_signal_is_answered(data, tmp_path):
+    trainer = interrupted(data, tmp_path / "run")
+    assert sum("stopping: the state is saved first" in message for message in trainer.observer.messages) == 1
+
+
+def test_there_is_a_checkpoint_before_the_first_update(data, tmp_path):
+    seen = []
+    trainer = make_trainer(
+        data, tmp_path / "run", Silent(lambda _: seen.append(list((tmp_path / "run" / "checkpoints").glob("*.json"))))
+    )
+    trainer.train()
+    assert [file.name for file in seen[0]] == ["step-00000000.json"]
+
+
+def test_settings_of_the_recipe_reach_what_they_are_for(data, tmp_path):
+    odd = {"activation_regularisation": 2.5, "temporal_regularisation": 1.5, "bptt": 7, "clip": 0.125}
+    trainer = make_trainer(data, tmp_path / "run", Silent(), {**NTASGD, "window": 3, "weight_decay": 3e-5}, **odd)
+    assert (trainer.task.module.alpha, trainer.task.module.beta) == (2.5, 1.5)
+    assert trainer.optimizer.param_groups[0]["weight_decay"] == 3e-5
+    assert trainer.averaging.trigger.patience == 3
+    rates, norms = [], []
+    trainer.observer.on_step = lambda progress, share, values: rates.append(values["learning_rate"])
+    clip = trainer.accelerator.clip_grad_norm_
+    trainer.accelerator.clip_grad_norm_ = lambda parameters, most: norms.append(most) or clip(parameters, most)
+    lengths = []
+    next_batch = trainer.task.next_batch
+
+    def noting():
+        batch = next_batch()
+        if batch is not None:
+            lengths.append(len(batch.tokens))
+        return batch
+
+    trainer.task.next_batch = noting
+    trainer.train()
+    assert rates == pytest.approx([30.0 * length / 7 for length in lengths])
+    assert set(norms) == {0.125}
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "evaluate", "told"),
+    [
+        (600, 2, "the training text has 600 tokens, and train.batch_size = 600 needs 601 at least"),
+        (4, 120, "the validation text has 120 tokens, and evaluate.batch_size = 120 needs 121 at least"),
+    ],
+)
+def test_a_text_shorter_than_the_batch(data, batch_size, evaluate, told):
+    tokenizer = prepare_tokenizer(data / "train.txt", cache=data)
+    train, valid = (prepare_stream(data / f"{split}.txt", tokenizer, cache=data) for split in ("train", "valid"))
+    recipe = parse_recipe({
+        "task": "lm", "data": {"path": str(data)}, "train": {"epochs": 1, "batch_size": batch_size},
+        "model": {"embedding": 8, "hidden": 12}, "evaluate": {"batch_size": evaluate},
+    })  # fmt: skip
+    with pytest.raises(G2Error, match=told):
+        LanguageModelTask(recipe, build_language_model(recipe, len(tokenizer)), train, valid)

@@ -12,8 +12,9 @@ from g2lstm.config import parse_recipe
 from g2lstm.data.pairs import PairFiles, prepare_pairs, prepare_tokenizers
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.models import build_translation_model
-from g2lstm.training.loop import Interrupted, Trainer
+from g2lstm.training.loop import Interrupted, Progress, Trainer
 from g2lstm.training.mt import TranslationLoss, TranslationTask
+from g2lstm.training.task import Validation
 from tests.training.observers import Silent
 
 ADAMW = {"name": "adamw", "lr": 0.01}
@@ -34,10 +35,11 @@ def data(tmp_path):
     return folder
 
 
-def make_task(data, optimizer=ADAMW, world=(0, 1), **train):
+def make_task(data, optimizer=ADAMW, world=(0, 1), max_length=64, **train):
     train = {"epochs": 3, "batch_size": 8, "optimizer": optimizer, **train}
     recipe = parse_recipe({
-        "task": "mt", "data": {"path": str(data), "source": "de", "target": "en", "tokenizer": "word"}, "train": train,
+        "task": "mt", "train": train,
+        "data": {"path": str(data), "source": "de", "target": "en", "tokenizer": "word", "max_length": max_length},
         "model": {"embedding": 8, "hidden": 12},
     })  # fmt: skip
     files = {split: PairFiles(data / f"{split}.de", data / f"{split}.en") for split in ("train", "valid")}
@@ -123,12 +125,55 @@ def test_validation(data):
 
 
 def test_patience_ends_training(data, tmp_path):
+    for patience, several in ((1, "1 validation"), (2, "2 validations")):
+        observer = Silent()
+        still = {"optimizer": {"name": "adamw", "lr": 1e-30}, "epochs": 50, "patience": patience}
+        progress = make_trainer(data, tmp_path / f"run{patience}", observer, **still).train()
+        assert progress.epoch == patience
+        assert progress.finished
+        assert f"{several} without a better one: training ends" in observer.messages
+
+
+def test_of_equal_criteria_the_lower_loss_is_better(data, tmp_path):
+    trainer = make_trainer(data, tmp_path / "run", Silent())
+    found = [(0.0, 3.0), (0.0, 2.0), (0.0, 2.5), (-1.0, 9.0), (0.0, 1.0), (-1.0, 8.0)]
+    kept = [trainer._keep_if_best(Validation(loss, {"bleu": -criterion}, criterion)) for criterion, loss in found]
+    assert kept == [True, True, False, True, False, True]
+    assert (trainer.progress.best, trainer.progress.best_loss) == (-1.0, 8.0)
+    assert trainer.progress.stale == 0
+
+
+def test_checkpoints_of_earlier_versions_know_no_best_loss():
+    saved = {name: value for name, value in vars(Progress(best=-12.5)).items() if name != "best_loss"}
+    assert Progress.restored(saved) == Progress(best=-12.5)
+
+
+def test_where_no_reference_has_four_words_the_loss_decides(data, tmp_path):
+    for split in ("train", "valid"):
+        (data / f"{split}.de").write_text("ein haus\n" * 30)
+        (data / f"{split}.en").write_text("a house\n" * 30)
     observer = Silent()
-    trainer = make_trainer(data, tmp_path / "run", observer, {"name": "adamw", "lr": 1e-9}, epochs=50, patience=2)
-    progress = trainer.train()
-    assert progress.epoch == 2
-    assert progress.finished
-    assert "2 validations without a better one: training ends" in observer.messages
+    trainer = make_trainer(data, tmp_path / "run", observer, ADADELTA, epochs=3, patience=1)
+    trainer.train()
+    losses = [validation.loss for validation in observer.validations]
+    assert losses == sorted(losses, reverse=True)  # else the test says nothing
+    assert trainer.progress.epoch == 3
+    assert trainer.run.training_facts()["steps"] == str(trainer.progress.step)
+    assert trainer.progress.best == losses[-1]
+    assert "no validation reference has four words" in observer.messages[0]
+
+
+def test_pairs_left_out_are_told(data, tmp_path):
+    lines = ["w1 w2", "", "w1 w2 w3 w4 w5 w6 w7", "w1"] * 5
+    for side in ("de", "en"):
+        (data / f"train.{side}").write_text("\n".join(lines) + "\n")
+    observer = Silent()
+    trainer = make_trainer(data, tmp_path / "run", observer, epochs=1, max_length=6)
+    trainer.train()
+    assert trainer.run.training_facts()["train_pairs_kept"] == "10"
+    assert observer.messages[0] == (
+        "10 of 20 pairs are left out: 5 have more than 6 tokens on a side (data.max_length), 5 an empty side"
+    )
 
 
 def test_weights_say_what_they_were_trained_on(data, tmp_path):

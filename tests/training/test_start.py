@@ -159,3 +159,10 @@ def test_a_start_that_was_cut_short_can_be_taken_up(tables, tmp_path):
         latest_checkpoint(RunDirectory(one).checkpoints)[0]["model"] for one in (out, tmp_path / "whole")
     )
     assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a GPU, which can do it")
+def test_float16_needs_a_gpu(tables, tmp_path):
+    with pytest.raises(G2Error, match='train.precision = "fp16" needs a GPU, and there is none; use "bf16" or "fp32"'):
+        train(parse_recipe(tables, ["train.precision=fp16"]), tmp_path / "run", Silent())
+    assert not (tmp_path / "run").exists()

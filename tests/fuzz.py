@@ -1,0 +1,67 @@
+"""What fuzz tests have in common: how many examples are tried, and how content is damaged."""
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+# The same examples in every run, so that a failure is that of a change; the long ones differ from run to run.
+SHORT = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+LONG = settings(SHORT, derandomize=False, max_examples=1000)
+
+
+def damaged(data, content: bytes, most: int = 3) -> bytes:
+    """Content with bits flipped, parts cut out, put in or swapped, or an end cut off."""
+    content = bytearray(content)
+    for _ in range(data.draw(st.integers(1, most))):
+        places = st.integers(0, max(len(content) - 1, 0))
+        start = data.draw(places)
+        match data.draw(st.sampled_from(["flip", "cut", "insert", "swap", "truncate"])):
+            case "flip" if content:
+                content[start] ^= 1 << data.draw(st.integers(0, 7))
+            case "cut":
+                del content[start : start + data.draw(st.integers(1, 40))]
+            case "insert":
+                content[start:start] = data.draw(st.binary(min_size=1, max_size=9))
+            case "swap" if content:
+                other = data.draw(places)
+                content[start], content[other] = content[other], content[start]
+            case "truncate":
+                del content[start:]
+    return bytes(content)
+
+
+NUMBERS = st.sampled_from([0, -1, 1, 2**31, 2**63, 2**64, 10**12, 10**30, 10**400, 1e308, -0.0, 0.5])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | NUMBERS | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def changed(data, value):
+    """JSON with a few of its values replaced, taken out or copied to another place."""
+    for _ in range(data.draw(st.integers(1, 3))):
+        table = value
+        while True:
+            if not table:
+                break
+            key = data.draw(st.sampled_from(sorted(table) if isinstance(table, dict) else range(len(table))))
+            if isinstance(table[key], dict | list) and table[key] and data.draw(st.integers(0, 3)):
+                table = table[key]
+                continue
+            match data.draw(st.sampled_from(["replace", "number", "delete", "copy"])):
+                case "replace":
+                    table[key] = data.draw(JSON)
+                case "number":
+                    table[key] = data.draw(NUMBERS)
+                case "delete":
+                    del table[key]
+                case "copy" if isinstance(table, dict):
+                    table[data.draw(st.sampled_from(sorted(table)))] = table[key]
+            break
+    return value

@@ -1,0 +1,284 @@
+"""A run directory that anyone may have made: commands work or end with a clear error, and write nowhere else."""
+
+import json
+import os
+import shutil
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from g2lstm import G2Error
+from g2lstm.compression import storage
+from g2lstm.config import load_recipe
+from g2lstm.runs.compressed import new_folder, write_run
+from g2lstm.runs.directory import RunDirectory
+from g2lstm.runs.trained import load
+from tests.cli.command import run as command
+from tests.fuzz import LONG, SHORT, damaged
+from tests.runs.test_compressed import compressed_run
+from tests.runs.toys import language_run, translation_run
+
+RUNS = ("lm", "mt", "small")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A language model, one that translates, and a compressed one; copied for each test."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("G2LSTM_CACHE", str(folder / "cache"))
+        language, translation = language_run(folder / "lm"), translation_run(folder / "mt")
+        runs = {"lm": language, "mt": translation, "small": compressed_run(language)[0]}
+        for run in runs.values():
+            line = {"kind": "valid", "step": 1, "tokens": 1, "seconds": 1.0, "perplexity": 2.0, "bleu": 1.0}
+            RunDirectory(run).append_metrics(line)
+            assert command("eval", run, "--json").returncode == 0
+        yield runs
+
+
+def attempt(run, *more):
+    """Commands that read a run: each ends well, or with one message of ours."""
+    task = "translate" if "target" in (run / "recipe.toml").read_bytes().decode(errors="replace") else "generate"
+    arguments = {"translate": [], "generate": ["--tokens", "2"]}[task]
+    for one in ([task, run, *arguments], ["eval", run, "--json"], *more):
+        done = command(*one, standard_input="ein haus\n")
+        assert done.returncode in (0, 2), done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def names(run):
+    return sorted(path.name for path in run.iterdir() if path.is_file())
+
+
+def check_damage(made, folder, data):
+    source = made[data.draw(st.sampled_from(RUNS))]
+    run = folder / "run"
+    shutil.rmtree(run, ignore_errors=True)
+    shutil.copytree(source, run)
+    file = run / data.draw(st.sampled_from(names(run)))
+    file.write_bytes(damaged(data, file.read_bytes()))
+    try:
+        trained = load(run)
+        trained.run.results()
+        trained.run.metrics()
+    except G2Error:
+        return
+    assert all(value.isfinite().all() for value in trained.model.state_dict().values())
+
+
+@SHORT
+@given(st.data())
+def test_damaged_files_are_noticed_or_do_no_harm(made, tmp_path, data):
+    check_damage(made, tmp_path, data)
+
+
+@pytest.mark.slow
+@LONG
+@given(st.data())
+def test_much_damage_is_noticed_or_does_no_harm(made, tmp_path, data):
+    check_damage(made, tmp_path, data)
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def hole(path):
+    os.truncate(path, 2**42)
+
+
+def pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def loop(path):
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize("damage", [empty, folder, hole, pipe, loop], ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("name", ["recipe.toml", "tokenizer.json", "model.safetensors", "result.json", "metrics.jsonl"])
+def test_files_that_are_something_else(made, tmp_path, monkeypatch, name, damage):
+    monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
+    run = tmp_path / "run"
+    shutil.copytree(made["lm"], run)
+    damage(run / name)
+    if (name, damage) in (("metrics.jsonl", empty), ("metrics.jsonl", loop), ("result.json", loop)):  # as if not begun
+        assert [] in read_all(run)
+        return
+    with pytest.raises(G2Error):
+        read_all(run)
+
+
+def read_all(run):
+    trained = load(run)
+    return trained.run.results(), trained.run.metrics()
+
+
+@pytest.fixture
+def outside(tmp_path):
+    """Files of the user's, which must stay as they are."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "step-00000001.safetensors").write_text("mine")
+    (folder / "notes.txt").write_text("mine")
+    yield folder
+    assert {path.name: path.read_text() for path in folder.rglob("*")} == {
+        "step-00000001.safetensors": "mine",
+        "notes.txt": "mine",
+    }
+
+
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "checkpoints", "events"])
+def test_training_writes_through_no_link(made, tmp_path, monkeypatch, outside, name):
+    monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
+    run = tmp_path / "run"
+    shutil.copytree(made["lm"], run)
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(outside if name in ("checkpoints", "events") else outside / "notes.txt")
+    done = command("train", run / "recipe.toml", "--resume")
+    assert done.returncode == 2
+    assert "is a link to" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("gates", ["gates", "--samples", "1"]), ("export", ["export"]), ("sweep", ["compress", "--sweep"])],
+)
+def test_commands_write_through_no_link(made, tmp_path, monkeypatch, outside, name, arguments):
+    monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
+    run = tmp_path / "run"
+    shutil.copytree(made["lm"], run)
+    (run / name).symlink_to(outside)
+    done = command(arguments[0], run, *arguments[1:])
+    assert done.returncode == 2
+    assert "is a link to" in done.stderr
+
+
+def test_a_linked_result_is_replaced_and_not_followed(made, tmp_path, monkeypatch, outside):
+    monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
+    run = tmp_path / "run"
+    shutil.copytree(made["lm"], run)
+    shutil.copy(run / "result.json", tmp_path / "result.json")
+    before = (tmp_path / "result.json").read_bytes()
+    (run / "result.json").unlink()
+    (run / "result.json").symlink_to(tmp_path / "result.json")
+    assert command("eval", run, "--json", "--split", "test").returncode == 0
+    assert not (run / "result.json").is_symlink()
+    assert (tmp_path / "result.json").read_bytes() == before
+
+
+def test_only_the_tokenizers_of_a_run_are_copied(made, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(made["lm"], run)
+    (tmp_path / "secret").write_text("mine")
+    (run / "tokenizer.more.json").symlink_to(tmp_path / "secret")
+    trained = load(run)
+    spec = load(made["small"]).run.compression
+    with new_folder(tmp_path / "small") as folder:
+        from g2lstm.compression.model import compress
+        from g2lstm.compression.spec import Spec
+
+        write_run(folder, trained.run, compress(trained.model, spec), Spec.parse(spec))
+    assert not list((tmp_path / "small").glob("tokenizer.more*"))
+
+
+@pytest.mark.parametrize("version", ["²", "9" * 5000, "-1", "1.0", ""])
+def test_versions_that_are_no_numbers(made, tmp_path, version):
+    run = RunDirectory(tmp_path)
+    save_file({"a": torch.zeros(1)}, run.model_file, {"format": "g2lstm", "version": version})
+    with pytest.raises(G2Error, match="was not written by g2lstm"):
+        run.training_facts()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda weights: weights["softmax_bias"].fill_(torch.nan), "softmax_bias is not finite; train it anew"),
+        (lambda weights: weights.update(more=torch.zeros(1)), "'more' has shape .1. F32, expected none"),
+        (lambda weights: weights.update(softmax_bias=torch.zeros(3)), "'softmax_bias' has shape .3. F32, expected"),
+        (
+            lambda weights: weights.update(softmax_bias=weights["softmax_bias"].long()),
+            "'softmax_bias' has shape .32. I64",
+        ),
+        (lambda weights: weights.update({"a\n" * 999: torch.zeros(1)}), "has shape .1. F32, expected none"),
+    ],
+)
+def test_weights_that_no_training_writes(made, tmp_path, change, message):
+    run = tmp_path / "run"
+    shutil.copytree(made["lm"], run)
+    weights, facts = load_file(run / "model.safetensors"), RunDirectory(run).training_facts()
+    change(weights)
+    save_file(weights, run / "model.safetensors", facts)
+    with pytest.raises(G2Error, match=message) as raised:
+        load(run)
+    assert len(str(raised.value)) < 600
+
+
+def test_nothing_is_allocated_for_a_recipe_that_the_weights_do_not_fit(made, tmp_path, monkeypatch):
+    """The recipe asks for more than there may be room for, and the file of weights is small."""
+    run = tmp_path / "run"
+    shutil.copytree(made["lm"], run)
+    text = (run / "recipe.toml").read_text()
+    (run / "recipe.toml").write_text(text.replace("hidden = 12", "hidden = 3000"))
+    assert load_recipe(run / "recipe.toml").model.hidden == 3000
+    sizes, empty = [], torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, **k: sizes.append(made_of := empty(*a, **k)) or made_of)
+    with pytest.raises(G2Error, match="does not fit the recipe"):
+        load(run)
+    assert sizes
+    assert all(tensor.device.type == "meta" for tensor in sizes)
+
+
+@pytest.mark.parametrize("change", [{"window": 2**31 - 1}, {"window": 1}])
+def test_a_cache_takes_no_more_memory_than_the_text_needs(made, tmp_path, monkeypatch, change):
+    monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
+    run = tmp_path / "run"
+    shutil.copytree(made["lm"], run)
+    text = (run / "recipe.toml").read_text()
+    (run / "recipe.toml").write_text(text.replace("window = 20", f"window = {change['window']}"))
+    done = command("eval", run, "--cache", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["perplexity"] > 1
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x/" * 3000, "a\x00b", "~nobody-of-this-name/run", ""])
+def test_names_of_runs_that_cannot_be(name):
+    with pytest.raises(G2Error, match="is not a run directory"):
+        load(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", RUNS)
+def test_every_command_survives_damage_to_every_file(made, tmp_path, monkeypatch, which):
+    monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
+    run = tmp_path / "run"
+    for name in names(made[which]):
+        content = (made[which] / name).read_bytes()
+        for damage in (content[: len(content) // 2], content[:-1], content[::-1], b"", b"\0" * len(content)):
+            shutil.rmtree(run, ignore_errors=True)
+            shutil.copytree(made[which], run)
+            (run / name).write_bytes(damage)
+            attempt(run, ["gates", run, "--samples", "1"], ["report", run, "--out", tmp_path / "report.html"])
+
+
+def test_compressed_weights_that_are_not_finite(made, tmp_path):
+    """The parameters that stay as they are, under a checksum that is right."""
+    run = tmp_path / "run"
+    shutil.copytree(made["small"], run)
+    opened = RunDirectory(run)
+    stored = storage.load(opened.model_file)
+    facts = {name: value for name, value in opened.training_facts().items() if name != "compression"}
+    stored.others["softmax_bias"][0] = torch.inf
+    opened.model_file.write_bytes(storage.save(stored.matrices, stored.others, stored.spec, facts))
+    with pytest.raises(G2Error, match="'softmax_bias' holds NaN or infinity"):
+        load(run)

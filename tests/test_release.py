@@ -1,0 +1,182 @@
+"""What is released: pinned and declared dependencies; distributions that hold what they should, install and work."""
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+TOY = [
+    "--set", "model.embedding=16", "--set", "model.hidden=16", "--set", "train.minutes=", "--set", "train.epochs=1",
+    "--set", "train.batch_size=64",
+]  # fmt: skip
+
+
+def canonical(requirement: str) -> str:
+    return canonicalize_name(Requirement(requirement).name)
+
+
+def everything_needed() -> set[str]:
+    """The names of what the package and its extras need, and what that needs in turn, on this system."""
+    waiting = [*PROJECT["dependencies"], *(one for extra in PROJECT["optional-dependencies"].values() for one in extra)]
+    waiting += tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    seen: dict[str, set[str]] = {}
+    while waiting:
+        requirement = Requirement(waiting.pop())
+        name, extras = canonicalize_name(requirement.name), {"", *requirement.extras}
+        new = extras - seen.get(name, set())
+        if name == "g2lstm" or not new:
+            continue
+        seen[name] = seen.get(name, set()) | extras
+        for inner in metadata.requires(name) or ():
+            marker = Requirement(inner).marker
+            if marker is None or any(marker.evaluate({"extra": extra}) for extra in new):
+                waiting.append(inner)
+    return set(seen)
+
+
+def test_constraints_pin_all_that_is_installed_and_no_more():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = {canonicalize_name(name): version for name, version in (li.split("==") for li in lines if li[0] != "#")}
+    needed = everything_needed()
+    assert needed - set(pins) == set()
+    assert set(pins) - needed == set()
+    for name in needed:
+        assert metadata.version(name).split("+")[0] == pins[name], name
+
+
+def test_the_package_imports_nothing_that_it_does_not_declare():
+    always = {canonical(one) for one in PROJECT["dependencies"]}
+    extras = PROJECT["optional-dependencies"]
+    optional = {canonical(one) for extra in ("view", "export") for one in extras[extra]}
+    distributions = metadata.packages_distributions()
+    for path in (ROOT / "g2lstm").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            for top in {name.split(".")[0] for name in names} - {"g2lstm"} - sys.stdlib_module_names:
+                owner = canonicalize_name(distributions[top][0])
+                assert owner in always | optional, f"{path} imports {top}"
+                assert owner in always or node.col_offset > 0 or path.parent.name in ("export", "view"), path
+
+
+class Built(NamedTuple):
+    source: Path
+    wheel: Path
+    tree: Path
+    has_compiler: bool
+    said: str
+
+
+@pytest.fixture(scope="module", params=["compiler", "no compiler"])
+def built(request, tmp_path_factory):
+    """A source distribution, the wheel made from it, the tree, whether there was a compiler, what the build said."""
+    folder = tmp_path_factory.mktemp("release")
+    tree = folder / "tree"
+    for name in ("g2lstm", "tests"):
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy(path, tree)
+    has_compiler = request.param == "compiler"
+    environment = {} if has_compiler else {"CC": "/bin/false", "CXX": "/bin/false"}
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", tree],
+        env={**os.environ, **environment}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (source,) = (folder / "dist").glob("*.tar.gz")
+    (wheel,) = (folder / "dist").glob("*.whl")
+    return Built(source, wheel, tree, has_compiler, done.stdout + done.stderr)
+
+
+@pytest.mark.slow
+def test_distributions_hold_the_package_and_nothing_else(built):
+    files = {str(path.relative_to(built.tree)) for path in (built.tree / "g2lstm").rglob("*") if path.is_file()}
+    expected = {name for name in files if not name.endswith(".so")}
+    assert expected < files, "the checkout should have kernels, which the distributions must leave behind"
+    with tarfile.open(built.source) as archive:
+        names = {member.name.split("/", 1)[1] for member in archive.getmembers() if member.isfile()}
+    beside = {"LICENSE", "README.md", "CHANGELOG.md", "MANIFEST.in", "constraints.txt", "pyproject.toml", "setup.py"}
+    made = {name for name in names if name.startswith("g2lstm.egg-info/")} | {"PKG-INFO", "setup.cfg"}
+    assert names == expected | beside | made
+    with zipfile.ZipFile(built.wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    kernels = {name for name in names if name.endswith(".so")}
+    assert names - kernels == expected
+    rooms = {path.parent.parent.name for path in built.tree.glob("g2lstm/*/csrc/*.cpp")}
+    assert {Path(name).parent.name for name in kernels} == (rooms if built.has_compiler else set())
+
+
+@pytest.mark.slow
+def test_a_build_without_a_compiler_says_so(built):
+    note = "g2lstm.nn._kernel_generic is not compiled; g2lstm works without it, slower."
+    assert (note in built.said) != built.has_compiler
+
+
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory):
+    """Runs a program of a new environment that has the wheel and, from this one, what it depends on; and its folder."""
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    python = folder / "venv" / "bin" / "python"
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*install, built.wheel], check=True)
+    (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
+    # A path alone: the file by which this environment points to the checkout is not read from there.
+    (packages / "dependencies.pth").write_text(str(Path(pytest.__file__).parent.parent))
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment["G2LSTM_CACHE"] = str(folder / "cache")
+
+    def run(program, *arguments):
+        done = subprocess.run(
+            [python.parent / program, *arguments],
+            cwd=folder, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run, packages / "g2lstm"
+
+
+@pytest.mark.slow
+def test_the_wheel_works(built, installed):
+    run, package = installed
+    assert run("python", "-c", "import g2lstm; print(g2lstm.__file__)").strip() == str(package / "__init__.py")
+    assert "Usage: g2lstm" in run("g2lstm", "--help")
+    assert "ptb-small" in run("g2lstm", "train", "list")
+    native = json.loads(run("g2lstm", "info", "--json"))["backends"]["native"]
+    if built.has_compiler:
+        assert native.startswith("compiled for")
+    else:
+        assert native.startswith("torch operations, slower (not compiled: no C++ compiler")
+    run("g2lstm", "train", "embedded", *TOY, "--out", "toy")
+    run("g2lstm", "compress", "toy", "small", "--no-score")
+    plain, small = (json.loads(run("g2lstm", "eval", name, "--json"))["perplexity"] for name in ("toy", "toy+small"))
+    assert small == pytest.approx(plain, rel=0.1)
+    assert run("g2lstm", "generate", "toy+small", "--prompt", "the", "--tokens", "5", "--seed", "1").startswith("the ")
+    assert run("python", "-c", "import g2lstm.view.server") == ""
+
+
+@pytest.mark.slow
+def test_kernels_that_are_gone_are_done_without(installed):
+    run, package = installed
+    for kernel in package.rglob("*.so"):
+        kernel.unlink()
+    native = json.loads(run("g2lstm", "info", "--json"))["backends"]["native"]
+    assert native.startswith("torch operations, slower (not compiled: no C++ compiler when g2lstm was installed")
+    code = "import torch, g2lstm; x = torch.randn(3, 2, 4); g2lstm.G2LSTM(4, 4)(x)[0].sum().backward(); print('done')"
+    assert run("python", "-c", code) == "done\n"

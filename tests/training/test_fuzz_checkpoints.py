@@ -1,0 +1,171 @@
+"""A checkpoint that a stranger made, with checksums that are right: training goes on from it, or says what is wrong."""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load, save
+
+from g2lstm import G2Error
+from g2lstm.training.checkpoint import _digest, load_checkpoint, write_state
+from g2lstm.training.loop import Interrupted
+from g2lstm.training.optim import load_optimizer_state, optimizer_state
+from g2lstm.training.progress import Progress
+from tests.fuzz import LONG, SHORT, changed
+from tests.training import test_loop, test_mt
+from tests.training.observers import Silent
+
+OPTIMIZERS = {"adamw": test_loop.ADAMW, "ntasgd": test_loop.NTASGD, "adadelta": test_mt.ADADELTA}
+
+
+class Enough(Exception):
+    pass
+
+
+@pytest.fixture(scope="module", params=OPTIMIZERS)
+def saved(request, tmp_path_factory):
+    """A training that was cut, and how to go on with it for two updates in another folder."""
+    folder = tmp_path_factory.mktemp("saved")
+    text = folder / "text"
+    text.mkdir()
+    for split in ("train", "valid", "test"):
+        lines = (" ".join(f"w{line * word % 17}" for word in range(9)) for line in range(60))
+        (text / f"{split}.txt").write_text("\n".join(lines) + "\n")
+
+    def stop(progress):
+        if progress.step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def enough(progress):
+        if progress.step >= 5:
+            raise Enough
+
+    def make(out, after):
+        return test_loop.make_trainer(text, out, Silent(after), OPTIMIZERS[request.param], epochs=1)
+
+    with pytest.raises(Interrupted):
+        make(folder / "run", stop).train()
+    return folder / "run", lambda out: make(out, enough).train(resume=True)
+
+
+def rewrite(run, state, tensors=None):
+    """Puts another state into the newest checkpoint, and gives it the checksums that it needs."""
+    path = max((run / "checkpoints").glob("step-*.json"))
+    header = json.loads(path.read_bytes())
+    del header["header_sha256"]
+    header["state"] = state
+    if tensors is not None:
+        path.with_suffix(".safetensors").write_bytes(content := save(tensors))
+        header["sha256"] = hashlib.sha256(content).hexdigest()
+    path.write_text(json.dumps({**header, "header_sha256": _digest(header)}))
+
+
+def state_of(run):
+    path = max((run / "checkpoints").glob("step-*.json"))
+    return json.loads(path.read_bytes())["state"], load(path.with_suffix(".safetensors").read_bytes())
+
+
+def check(saved, folder, data):
+    run, go_on = saved
+    copy = folder / "copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(run, copy)
+    state, tensors = state_of(copy)
+    if data.draw(st.booleans()):
+        rewrite(copy, changed(data, state))
+    else:
+        name = data.draw(st.sampled_from(sorted(tensors)))
+        others = {
+            "of another shape": torch.zeros(3, 5), "of another type": tensors[name].to(torch.int32),
+            "none": torch.zeros(0), "not finite": torch.full_like(tensors[name].float(), torch.nan),
+        }  # fmt: skip
+        rewrite(copy, state, tensors | {name: data.draw(st.sampled_from(sorted(others)).map(others.get))})
+    try:
+        go_on(copy)
+    except (G2Error, Enough):
+        return
+
+
+@settings(SHORT, max_examples=20)
+@given(data=st.data())
+def test_a_state_made_up_is_refused_or_taken(saved, tmp_path, data):
+    check(saved, tmp_path, data)
+
+
+@pytest.mark.slow
+@settings(LONG, max_examples=200)
+@given(data=st.data())
+def test_many_states_made_up_are_refused_or_taken(saved, tmp_path, data):
+    check(saved, tmp_path, data)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"progress": None}, {"progress": []}, {"progress": {"step": 3}}, {"progress": {"best": None}},
+        {"processes": []}, {"processes": 3},
+        {"model": {}}, {"optimizer": None}, {"model": {"tensor": "no such tensor"}}, {"model": {"tensor": []}},
+    ],
+)  # fmt: skip
+def test_parts_that_are_not_there(saved, tmp_path, change):
+    run, go_on = saved
+    shutil.copytree(run, tmp_path / "copy")
+    state, _ = state_of(tmp_path / "copy")
+    rewrite(tmp_path / "copy", {**state, **change})
+    for older in sorted((tmp_path / "copy/checkpoints").glob("step-*.json"))[:-1]:
+        older.unlink()
+    with pytest.raises(G2Error, match="not one of this training|was not made by g2lstm|does not fit|saved optimiser"):
+        go_on(tmp_path / "copy")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": -1}, {"step": "3"}, {"step": True}, {"epochs": "many"}, {"epochs": float("nan")}, {"seconds": None},
+        {"epochs": 0}, {"best": "good"}, {"best": 10**400}, {"step": 10**400}, {"best_scores": 3.0},
+        {"best_scores": {"bleu": None}}, {"finished": 1}, {"skipped": 0.5}, {"more": 1},
+    ],
+)  # fmt: skip
+def test_progress_that_is_none(change):
+    saved = {**vars(Progress()), "best": None}
+    assert Progress.restored(saved) == Progress()
+    with pytest.raises((TypeError, ValueError, AttributeError, OverflowError)):
+        Progress.restored({**saved, **change})
+
+
+@pytest.mark.parametrize("memory", [{"step": "exp_avg"}, {"exp_avg": "step"}, {"exp_avg": None}, {"more": "step"}])
+def test_what_an_optimiser_never_remembers(memory):
+    layer = torch.nn.Linear(2, 3)
+    optimizer = torch.optim.AdamW(layer.parameters())
+    layer(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    state = optimizer_state(optimizer)
+    load_optimizer_state(optimizer, state)
+    first = state["parameters"]["0"]
+    first |= {name: None if other is None else first[other] for name, other in memory.items()}
+    with pytest.raises(G2Error, match="remembers of parameter 0 does not fit"):
+        load_optimizer_state(optimizer, state)
+
+
+@pytest.mark.parametrize("kind", ["hole", "pipe"])
+def test_a_file_that_would_never_end_is_not_read(tmp_path, kind):
+    path = tmp_path / "step-00000001.json"
+    write_state(path, {"step": 1})
+    for file in (path, path.with_suffix(".safetensors")):
+        content = file.read_bytes()
+        if kind == "hole":
+            os.truncate(file, 2**42)
+        else:
+            file.unlink()
+            os.mkfifo(file)
+        with pytest.raises(G2Error, match="cannot be read: .* (is longer than|is not a file)"):
+            load_checkpoint(path)
+        file.unlink()
+        file.write_bytes(content)
+    assert load_checkpoint(path) == {"step": 1}
