@@ -109,11 +109,11 @@ class TrainingBatches:
                 "data.max_length, or use more text"
             )
         if batch_size is not None:
-            self._cuts, self._pools = self._by_pairs(batch_size)
+            self._ends, self._pools = self._by_pairs(batch_size)
         elif batch_tokens is not None:
-            self._cuts, self._pools = [], self._by_tokens(batch_tokens)
+            self._pools = self._by_tokens(batch_tokens)
 
-    def _by_pairs(self, batch_size: int) -> tuple[list[int], list[int]]:
+    def _by_pairs(self, batch_size: int) -> tuple[Integers, list[int]]:
         """The ends of the batches, and the bounds of the pools."""
         if batch_size < self.world_size:
             raise G2Error(
@@ -123,7 +123,7 @@ class TrainingBatches:
         # The second keeps a pair of every batch for each process, where the last batch would have too few.
         count = min(-(-self.kept // batch_size), self.kept // self.world_size)
         bounds = _evenly(self.kept, count)
-        return bounds[1:], [*bounds[:-1:POOL], self.kept]
+        return np.array(bounds[1:]), [*bounds[:-1:POOL], self.kept]
 
     def _by_tokens(self, batch_tokens: int) -> list[int]:
         """The bounds of the pools; where batches end depends on the order."""
@@ -142,21 +142,21 @@ class TrainingBatches:
         generator = np.random.default_rng((self.seed, epoch))
         order = np.arange(self.kept, dtype=self._numbers.dtype)
         generator.shuffle(order)
-        target_lengths = np.empty(self.kept, dtype=self._lengths.dtype)
-        cuts = list(self._cuts)
+        bounds, tokens = [], []
         for start, end in pairwise(self._pools):
             pool = order[start:end]
             lengths = self._lengths[pool]
             by_length = np.lexsort((lengths.sum(axis=1), lengths.max(axis=1)))  # of some orders, the least padding
-            order[start:end] = self._numbers[pool[by_length]]
-            target_lengths[start:end] = lengths[by_length, 1]
-            if self._batch_tokens is not None:
-                cuts += [start + cut for cut in _cut(lengths[by_length], self._batch_tokens, self.world_size)]
-        starts = np.array([0, *cuts[:-1]])
-        bounds = np.stack((starts, cuts), axis=1)
-        tokens = np.add.reduceat(target_lengths, starts, dtype=np.int64) + np.diff(bounds)[:, 0]
-        shuffled = generator.permutation(len(bounds))
-        return Plan(order, bounds[shuffled], tokens[shuffled])
+            order[start:end], lengths = self._numbers[pool[by_length]], lengths[by_length]
+            if self._batch_tokens is None:
+                ends = self._ends[slice(*np.searchsorted(self._ends, (start, end), side="right"))]
+            else:
+                ends = start + np.array(_cut(lengths, self._batch_tokens, self.world_size))
+            starts = np.array([start, *ends[:-1]])
+            bounds.append(np.stack((starts, ends), axis=1))
+            tokens.append(np.add.reduceat(lengths[:, 1], starts - start, dtype=np.int64) + ends - starts)
+        shuffled = generator.permutation(sum(map(len, bounds)))
+        return Plan(order, np.concatenate(bounds)[shuffled], np.concatenate(tokens)[shuffled])
 
     def batch(self, plan: Plan, index: int) -> PairBatch:
         """This process's share of a batch.
