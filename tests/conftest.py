@@ -1,9 +1,11 @@
-"""Seeds torch before each test, and keeps parallel workers from fighting over the cores."""
+"""Seeds torch before each test, keeps parallel workers from fighting over the cores, refuses pickles to commands."""
 
 import os
 
 import pytest
 import torch
+
+from tests.pickles import unpickling_refused
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
@@ -13,3 +15,22 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _no_pickle(request):
+    """The commands, the page and the studies read no pickle, whatever a test has them do."""
+    if not {"cli", "view", "study"} & set(request.path.parts):
+        yield
+        return
+    with unpickling_refused():
+        yield
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """For toy runs; nothing is written to the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("runs")
+        patch.setenv("G2LSTM_CACHE", str(folder / "cache"))
+        yield folder

@@ -1,9 +1,7 @@
 """No pickle is read, by the package or by what it calls: reading one runs whatever program is in it."""
 
 import ast
-import builtins
 import pickle
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 import torch
 
 from tests.cli.command import run as command
+from tests.pickles import PickleError, unpickling_refused
 from tests.runs.toys import language_run, translation_run
 from tests.test_architecture import FILES
 
@@ -50,18 +49,6 @@ def test_nothing_of_ours_calls_what_reads_pickles(path):
     assert not CALLS & set(called(path))
 
 
-class PickleError(AssertionError):
-    pass
-
-
-LISTENING = []
-
-
-def _listen(event, _):
-    if LISTENING and event == "pickle.find_class":
-        raise PickleError(event)
-
-
 @pytest.fixture
 def no_pickle(monkeypatch):
     """Any pickle that is read raises, also in C, where Python's own hook tells of it."""
@@ -73,11 +60,8 @@ def no_pickle(monkeypatch):
         monkeypatch.setattr(pickle, name, refuse)
     monkeypatch.setattr(torch, "load", refuse)
     monkeypatch.setattr(np, "load", refuse)
-    if not hasattr(builtins, "_g2lstm_listens"):  # a hook stays for ever
-        sys.addaudithook(_listen)
-        builtins._g2lstm_listens = True
-    yield
-    LISTENING.clear()
+    with unpickling_refused():
+        yield
 
 
 def everything(folder):
@@ -100,7 +84,6 @@ def test_no_command_reads_a_pickle(tmp_path, monkeypatch, no_pickle):
     monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
     language_run(tmp_path / "lm")
     translation_run(tmp_path / "mt")
-    LISTENING.append(True)
     for arguments in everything(tmp_path):
         done = command(*arguments, standard_input="ein haus\n")
         assert done.returncode == 0, done.stderr
@@ -108,7 +91,6 @@ def test_no_command_reads_a_pickle(tmp_path, monkeypatch, no_pickle):
 
 def test_the_hook_would_hear_of_a_pickle(no_pickle):
     content = pickle.dumps(Path("x"))
-    LISTENING.append(True)
     with pytest.raises(PickleError):
         pickle.loads(content)
     import _pickle

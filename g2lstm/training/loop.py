@@ -12,7 +12,7 @@ from g2lstm.config import recipe_hash
 from g2lstm.config.sections import TrainSection
 from g2lstm.errors import G2Error
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.training import budget, optim, snapshot
+from g2lstm.training import budget, optim, resume_state, snapshot
 from g2lstm.training.checkpoint import latest_checkpoint, save_checkpoint, write_state
 from g2lstm.training.metrics import Metrics
 from g2lstm.training.processes import of_first, sums
@@ -23,7 +23,6 @@ from g2lstm.training.task import Task, Validation
 __all__ = ["MOST_SKIPPED", "Interrupted", "Observer", "Progress", "Trainer"]
 
 # What a state that is not one of ours may raise where it is put back.
-_STRANGE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
 MOST_SKIPPED = 10  # updates in a row that may be left out before training ends
 
 
@@ -121,7 +120,7 @@ class Trainer:
         self.progress.skipped_in_a_row = 0
         self.progress.tokens += loss.tokens
         self._note_time()
-        values = {"loss": nats, "perplexity": _exp(nats), "learning_rate": rate}
+        values = {"loss": nats, "perplexity": math.exp(min(nats, 700.0)), "learning_rate": rate}
         metrics.on_step(asdict(self.progress), values)
         self.observer.on_step(self.progress, self._share(), values)
 
@@ -256,7 +255,7 @@ class Trainer:
         state, problems = latest_checkpoint(self.run.checkpoints)
         for problem in problems:
             self.observer.on_message(f"{problem}; going back to the one before")
-        saved = None if state is None else self._saved_progress(state)
+        saved = None if state is None else resume_state.progress_of(state, self.run, self.settings)
         step = -1 if saved is None else saved.step
         if of_first(self.accelerator, [step]) != [step]:
             raise G2Error(f"not all processes see the same checkpoints; put {self.run.path} on a disk that all share")
@@ -265,47 +264,17 @@ class Trainer:
             return
         self.progress = saved
         try:
-            self._check_unchanged(state)
+            resume_state.check_unchanged(state, self.run, self.task.facts)
             is_exact = snapshot.put_back(self._parts, state, seed=self.settings.seed, step=step)
         except G2Error:
             raise
-        except _STRANGE as error:
-            raise G2Error(self._stranger(error)) from error
+        except resume_state.STRANGE as error:
+            raise resume_state.stranger(self.run, error) from error
         if not is_exact:
             before, now = len(state["processes"]), self.accelerator.num_processes
             self.observer.on_message(f"{before} process(es) before, {now} now: noise and dropout are drawn anew")
         self.observer.on_message(f"going on from step {self.progress.step}")
         self._replace_lost_weights()
-
-    def _check_unchanged(self, state: dict[str, Any]) -> None:
-        """Raises if texts or recipe are not those of the checkpoint; earlier ones did not say all of it."""
-        facts, recipe = state.get("facts", {}), recipe_hash(self.run.recipe)
-        changed = [name for name, value in self.task.facts.items() if facts.get(name, value) != value]
-        if changed:
-            raise G2Error(
-                f"the data of {self.run.path} have changed since its last checkpoint ({', '.join(changed)}); put the "
-                "old files back, or start anew with --out"
-            )
-        if state.get("recipe", recipe) != recipe:
-            raise G2Error(
-                f"{self.run.recipe_file} has changed since its last checkpoint; put the old one back, or start anew "
-                "with this one under another --out"
-            )
-
-    def _saved_progress(self, state: dict[str, Any]) -> Progress:
-        try:
-            progress = Progress.restored(state["progress"])
-            if progress.epochs is None and self.settings.minutes is None:
-                raise ValueError("it does not say for how many epochs to train")
-            return progress
-        except _STRANGE as error:
-            raise G2Error(self._stranger(error)) from error
-
-    def _stranger(self, error: Exception) -> str:
-        return (
-            f"the newest checkpoint in {self.run.checkpoints} is whole, but not one of this training ({error!r:.200}); "
-            "put the right one back, or start anew with --out"
-        )
 
     def _replace_lost_weights(self) -> None:
         """If the file of the best weights is gone or broken, those of the checkpoint take their place."""
@@ -334,7 +303,3 @@ class Trainer:
     def _last_good(self) -> str:
         checkpoints = sorted(self.run.checkpoints.glob("step-*.json"))
         return f"the last good state is {checkpoints[-1]}" if checkpoints else "there is no checkpoint yet"
-
-
-def _exp(nats: float) -> float:
-    return math.exp(min(nats, 700.0))

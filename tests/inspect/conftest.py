@@ -7,14 +7,6 @@ from tests.inspect.toys import language_run, translation_run
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("runs")
-        patch.setenv("G2LSTM_CACHE", str(folder / "cache"))
-        yield folder
-
-
-@pytest.fixture(scope="session")
 def language(folder):
     return g2lstm.load(language_run(folder))
 

@@ -14,14 +14,6 @@ BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", 
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("runs")
-        patch.setenv("G2LSTM_CACHE", str(folder / "cache"))
-        yield folder
-
-
-@pytest.fixture(scope="session")
 def paths(folder):
     """Two language models and one that translates."""
     return [
