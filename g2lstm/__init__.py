@@ -4,15 +4,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.convert import convert_, freeze_
-from g2lstm.nn.gates import Gates
-from g2lstm.nn.lstm import G2LSTM
-from g2lstm.nn.record import GateRecord, record_gates
 from g2lstm.version import __version__
 
 if TYPE_CHECKING:
     from g2lstm.compression.model import compress
     from g2lstm.compression.stream import stream
+    from g2lstm.nn.convert import convert_, freeze_
+    from g2lstm.nn.gates import Gates
+    from g2lstm.nn.lstm import G2LSTM
+    from g2lstm.nn.record import GateRecord, record_gates
     from g2lstm.runs.trained import load
     from g2lstm.training.call import train
 
@@ -32,21 +32,27 @@ __all__ = [
 ]
 
 
-# What these need is heavy, and not needed for the layer alone.
+# What these need is heavy: torch alone takes seconds, which a process that only reads text can spare.
 _LATER = {
+    "G2LSTM": "g2lstm.nn.lstm",
+    "GateRecord": "g2lstm.nn.record",
+    "Gates": "g2lstm.nn.gates",
     "compress": "g2lstm.compression.model",
+    "convert_": "g2lstm.nn.convert",
+    "freeze_": "g2lstm.nn.convert",
     "load": "g2lstm.runs.trained",
+    "record_gates": "g2lstm.nn.record",
     "stream": "g2lstm.compression.stream",
     "train": "g2lstm.training.call",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a function when it is first asked for."""
+    """Imports a public name when it is first asked for."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = function = getattr(importlib.import_module(_LATER[name]), name)
-    return function
+    globals()[name] = found = getattr(importlib.import_module(_LATER[name]), name)
+    return found
 
 
 def __dir__() -> list[str]:

@@ -23,6 +23,7 @@ from g2lstm.cli import (
     translate,
     view,
 )
+from g2lstm.cli.preparing import preparing_shown
 from g2lstm.errors import G2Error
 from g2lstm.version import __version__
 
@@ -75,7 +76,8 @@ def main() -> None:
     """
     try:
         signal.signal(signal.SIGTERM, _interrupt)
-        app()
+        with preparing_shown():
+            app()
     except G2Error as error:
         if "--debug" in sys.argv[1:]:
             raise

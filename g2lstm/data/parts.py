@@ -2,11 +2,12 @@
 
 import fcntl
 import json
+import logging
 import os
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -21,14 +22,7 @@ from g2lstm.data.tokenize import Tokenizer
 from g2lstm.errors import G2Error
 
 PART_BYTES = 1 << 25  # of text
-# Of the package a worker needs this room alone; all of it would bring torch, which takes seconds and 200 MB.
-_WORKER = """
-import sys, types
-package = sys.modules["g2lstm"] = types.ModuleType("g2lstm")
-package.__path__ = [sys.argv[1]]
-from g2lstm.data.worker import main
-main()
-"""
+_LOGGER = logging.getLogger(__name__)
 _MOST_PARTS = 256  # those of a larger text are larger, since files of all parts are open at once
 
 
@@ -75,7 +69,7 @@ def cut(text: Path) -> list[tuple[int, int]]:
 
 
 def make_parts(parts: Sequence[Part], workers: int | None = None) -> None:
-    """Makes those parts that are not made yet, or are damaged.
+    """Makes those parts that are not made yet, or are damaged; the log tells of each.
 
     Args:
         parts: of one text or of several.
@@ -83,12 +77,19 @@ def make_parts(parts: Sequence[Part], workers: int | None = None) -> None:
     """
     missing = deque(part for part in parts if not part.is_made())
     workers = min(workers or _cores(), len(missing))
+    left = [*missing]
+
+    def tell(part: Part) -> None:
+        left.remove(part)
+        _LOGGER.info("preparing %s: %d of %d parts are done", part.text, len(parts) - len(left), len(parts))
+
     if workers <= 1:
         for part in missing:
             part.make()
+            tell(part)
         return
     with ThreadPoolExecutor(workers) as pool:
-        drivers = [pool.submit(_drive, missing) for _ in range(workers)]
+        drivers = [pool.submit(_drive, missing, tell) for _ in range(workers)]
         try:
             wait(drivers, return_when=FIRST_EXCEPTION)
         finally:
@@ -97,12 +98,12 @@ def make_parts(parts: Sequence[Part], workers: int | None = None) -> None:
         driver.result()
 
 
-def _drive(missing: deque[Part]) -> None:
-    """Has one process make part after part."""
+def _drive(missing: deque[Part], tell: Callable[[Part], None]) -> None:
+    """Has one process make part after part, and tells of each."""
     # Not one of `multiprocessing`: that would run the user's own script again, and fail if it has no guard against it.
     path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
     environment = {**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}
-    command = [sys.executable, "-P", "-c", _WORKER, str(Path(__file__).parents[1])]
+    command = [sys.executable, "-P", "-m", "g2lstm.data.worker"]
     with (
         subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as worker,
         suppress(IndexError),  # of an empty queue
@@ -120,6 +121,7 @@ def _drive(missing: deque[Part]) -> None:
                 )
             if message := json.loads(answer):
                 raise G2Error(message)
+            tell(part)
 
 
 @contextmanager

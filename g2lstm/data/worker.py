@@ -23,3 +23,7 @@ def main() -> None:
             message = str(error)
         with suppress(BrokenPipeError):  # it died
             os.write(_STANDARD_OUTPUT, json.dumps(message).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -72,6 +72,8 @@ def choose(
     generator: torch.Generator | None = None,
 ) -> int:
     """Draws a token from logits (V,); the arguments are those of `generate`."""
+    if not logits.max().isfinite():  # NaN counts as the highest
+        raise G2Error("the model gives logits that are not finite: its weights are too large; train it anew")
     if temperature == 0:
         return int(logits.argmax())
     ordered, order = logits.double().sort(descending=True)

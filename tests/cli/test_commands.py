@@ -3,10 +3,13 @@
 import json
 import subprocess
 import sys
+from importlib.abc import MetaPathFinder
 
 import pytest
 
 from g2lstm import G2Error
+from g2lstm.__main__ import main as load_and_run
+from g2lstm.data import parts
 from tests.cli.command import run
 
 
@@ -26,6 +29,38 @@ def test_info_says_which_backends_are_here():
     facts = json.loads(run("info", "--json").stdout)
     assert facts["backends"]["native"].startswith("compiled for")
     assert "backend native" in run("info").stdout
+
+
+def test_info_says_which_kernels_are_here():
+    kernels = json.loads(run("info", "--json").stdout)["kernels"]
+    assert all(found.startswith("compiled for") for found in kernels.values())
+    assert "kernel for packed weights" in run("info").stdout
+
+
+def test_an_interrupt_while_modules_load_says_nothing(monkeypatch, capfd):
+    class Interrupt(MetaPathFinder):
+        def find_spec(self, name, path, target=None):
+            if name == "g2lstm.cli.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "g2lstm.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Interrupt(), *sys.meta_path])
+    with pytest.raises(SystemExit) as end:
+        load_and_run()
+    assert end.value.code == 130
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_preparation_of_a_large_text_is_shown(tmp_path, monkeypatch):
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text("a b c d\n" * 300)
+    monkeypatch.setattr(parts, "PART_BYTES", 800)
+    monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
+    toy = ["data.path=" + str(tmp_path), "model.hidden=4", "model.embedding=4", "train.epochs=1", "train.minutes="]
+    sets = [word for setting in toy for word in ("--set", setting)]
+    done = run("train", "embedded", *sets, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert f"preparing {tmp_path / 'train.txt'}: 3 of 3 parts are done" in done.stderr
 
 
 def test_info_says_why_the_kernel_is_not_here(monkeypatch):

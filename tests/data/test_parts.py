@@ -114,10 +114,8 @@ def test_other_processes_make_the_same_bytes(text: Path, tmp_path: Path, made: l
 
 
 KILLED = """
-import os, signal, sys, types
+import os, signal, sys
 from pathlib import Path
-package = sys.modules["g2lstm"] = types.ModuleType("g2lstm")  # without torch, to save time
-package.__path__ = [sys.argv.pop()]
 from g2lstm.data import encode, parts
 from g2lstm.data.corpus import prepare_lines
 from g2lstm.data.tokenize import Tokenizer
@@ -141,8 +139,7 @@ prepare_lines(Path(text), Tokenizer.load(Path(tokenizer)), cache=Path(cache), wo
 def test_killed_and_resumed(text: Path, tmp_path: Path, made: list[int]) -> None:
     expected = prepared_at_once(text, tmp_path / "one")
     WORDS.save(tmp_path / "tokenizer.json")
-    package = Path(parts.__file__).parents[1]
-    arguments = [text, tmp_path / "tokenizer.json", tmp_path / "cache", parts.PART_BYTES, package]
+    arguments = [text, tmp_path / "tokenizer.json", tmp_path / "cache", parts.PART_BYTES]
     done = subprocess.run([sys.executable, "-c", KILLED, *map(str, arguments)], check=False)
     assert done.returncode == -signal.SIGKILL
     assert not list((tmp_path / "cache" / "prepared").glob("*.npy"))
@@ -238,7 +235,7 @@ def test_a_worker_answers_with_the_message_of_an_error(
 
 
 def test_a_worker_whose_master_died_ends_in_silence(text: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", parts._WORKER, str(Path(parts.__file__).parents[1])]
+    command = [sys.executable, "-m", "g2lstm.data.worker"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **pipes) as left:
         left.stdout.close()

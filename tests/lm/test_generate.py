@@ -52,6 +52,13 @@ def test_greedy_is_the_likeliest_after_all_that_was_read(model):
         text.append(token)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("wrong", [float("inf"), float("nan")])
+def test_logits_that_are_not_finite_are_no_reason_to_draw(temperature, wrong):
+    with pytest.raises(G2Error, match="logits that are not finite"):
+        choose(torch.tensor([0.0, wrong, -float("inf")]), temperature)
+
+
 def test_forbidden_tokens_never_come(model):
     forbidden = list(range(1, VOCABULARY))
     assert set(take(20, model, [4], forbidden=forbidden)) == {0}
