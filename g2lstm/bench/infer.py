@@ -87,7 +87,7 @@ def measure(
                 missing[name] = f"not available: {why}"
         for name, spec in OURS.items():
             runners[name], sizes[name] = make_ours(lstm, spec, inputs)
-        seconds = _bursts(runners, rounds, advance)
+        seconds = bursts(runners, rounds, advance)
         fastest = min((name for name in PEERS if name in seconds), key=lambda name: statistics.median(seconds[name]))
         for name in CONTESTANTS:
             if name in missing:
@@ -123,7 +123,9 @@ def make_ours(lstm: nn.LSTM, spec: str | None, inputs: Vectors) -> tuple[Runner,
     return run, stored
 
 
-def _bursts(runners: dict[str, Runner], rounds: int, advance: Callable[[], None]) -> dict[str, list[float]]:
+def bursts(
+    runners: dict[str, Runner], rounds: int, advance: Callable[[], None] = lambda: None
+) -> dict[str, list[float]]:
     """Seconds of a step of each in each round."""
     steps = {}
     for name, run in runners.items():

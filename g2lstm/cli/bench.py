@@ -115,19 +115,53 @@ def _train_mt(rounds: int, as_json: bool) -> None:
 
 @app.command()
 def infer(
-    run: Annotated[Path | None, typer.Argument(help="A run directory of a translation model; none for stacks.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds, of stacks; medians are shown.")] = 15,
-    task: TaskName = "mt",
+    run: Annotated[Path | None, typer.Argument(help="A run directory; none for stacks of LSTM layers.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds of steps; medians are shown.")] = 15,
+    task: Annotated[str | None, typer.Option("--task", help="lm or mt: what RUN must be, if given.")] = None,
     split: Annotated[str, typer.Option(help="valid, test or train, of a run.")] = "test",
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """A step of LSTM stacks at batch 1 against other runtimes; of a RUN, how many sentences a second it translates."""
+    """A step of LSTM stacks at batch 1 against other runtimes; of a RUN, what it gains in use.
+
+    Of a language model: size, speed and perplexity of its LSTM layers, compressed by us and run by others. Of one that
+    translates: how many sentences a second.
+    """
     if run is None:
         _infer_stacks(rounds, as_json)
         return
-    if _checked(task) != "mt":
-        raise G2Error("only --task mt can be measured so far; leave out the run to measure stacks of LSTM layers")
+    from g2lstm.runs.directory import RunDirectory
+
+    found = RunDirectory.open(run, task=None if task is None else _checked(task))
+    if found.recipe.task == "lm":
+        _infer_lm(run, rounds, split, data_dir, as_json)
+    else:
+        _infer_mt(run, split, data_dir, as_json)
+
+
+def _infer_lm(run: Path, rounds: int, split: str, data_dir: Path | None, as_json: bool) -> None:
+    from g2lstm.bench import infer_lm
+    from g2lstm.bench.infer import CONTESTANTS
+
+    with Progress(*progress_columns(), console=error_console(), transient=True) as progress:
+        bar = progress.add_task("reading", total=len(CONTESTANTS))
+        rows = list(infer_lm.measure(run, rounds, data_dir, split, advance=lambda: progress.advance(bar)))
+    threads = torch.get_num_threads()
+    if as_json:
+        print(json.dumps({"threads": threads, "tokens": infer_lm.TOKENS, "rows": [row._asdict() for row in rows]}))
+        return
+    title = f"LSTM layers of {run}, {split}, {threads} threads, batch 1"
+    table = Table(title=title)
+    for heading in ("how", "MB of weights", "µs a step", "times the fastest peer", "perplexity"):
+        table.add_column(heading, justify="left" if heading == "how" else "right")
+    for row in rows:
+        numbers = (row.megabytes, row.microseconds, row.ratio, row.perplexity)
+        shown = ["-" if number is None else f"{number:,.2f}" for number in numbers]
+        table.add_row(f"{row.name}: {row.missing}" if row.missing else row.name, *shown)
+    console().print(table)
+
+
+def _infer_mt(run: Path, split: str, data_dir: Path | None, as_json: bool) -> None:
     from g2lstm.bench import infer_mt
 
     rows = list(infer_mt.measure(run, data_dir, split))
