@@ -126,7 +126,8 @@ def stack_graph(lstm: nn.LSTM) -> Any:
         ends += [value(f"h{k}", 1, 1, H), value(f"c{k}", 1, 1, H)]
         state += [value(f"h{k}_out", 1, 1, H), value(f"c{k}_out", 1, 1, H)]
         below = above
-    weights.append(numpy_helper.from_array(np.array([1], np.int64), "direction"))
+    if lstm.num_layers > 1:
+        weights.append(numpy_helper.from_array(np.array([1], np.int64), "direction"))
     graph = helper.make_graph(nodes, "stack", ends, state, weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR)
     checker.check_model(model)
