@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 WORDS = 30
 FIRST_VIEW = ("/", "/theme.js", "/page.css", "/page.js", "/column.js", "/dom.js", "/heat.js", "/more.js", "/server.js")
-FIRST_VIEW += ("/split.js", "/units.js", "/api/runs")
+FIRST_VIEW += ("/plot.js", "/split.js", "/units.js", "/api/runs")
 
 
 @dataclass

@@ -42,6 +42,7 @@ def gates(
     from g2lstm.inspect.examine import examine
     from g2lstm.inspect.gallery import as_object, write_gallery
     from g2lstm.inspect.history import gate_history
+    from g2lstm.inspect.runs import named_runs
     from g2lstm.runs.directory import RunDirectory
     from g2lstm.runs.trained import load
 
@@ -52,9 +53,10 @@ def gates(
     if out is not None and out.exists() and not out.is_dir():
         raise G2Error(f"{out} is a file; choose a folder with --out")
     folder = out or RunDirectory(runs[0]).own("gates")
-    trained = {name: load(run) for name, run in zip(_names(runs), runs, strict=True)}
-    if len({each.recipe.task for each in trained.values()}) > 1:
+    directories = named_runs(runs)
+    if len({each.recipe.task for each in directories.values()}) > 1:
         raise G2Error("one run is a language model and another translates; compare runs of one task")
+    trained = {name: load(each.path) for name, each in directories.items()}
     findings = {}
     errors = error_console()
     with Bar(*progress_columns(), console=errors, transient=True, disable=not errors.is_terminal) as bar:
@@ -87,16 +89,6 @@ def gates(
 
 def _update(bar: Bar, task: TaskID, done: int, total: int) -> None:
     bar.update(task, completed=done, total=total)
-
-
-def _names(runs: list[Path]) -> list[str]:
-    """The names of the folders, or their whole paths where two have one name."""
-    names = [run.resolve().name for run in runs]
-    if len(set(names)) < len(names):
-        names = [str(run) for run in runs]
-    if len(set(names)) < len(names):
-        raise G2Error("the same run is given twice; give each once")
-    return names
 
 
 def _show(numbers: Mapping[str, Any]) -> None:

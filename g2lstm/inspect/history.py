@@ -34,8 +34,12 @@ class GateHistory:
 
     @property
     def top(self) -> float:
-        """The highest share."""
-        return max(float(each.max()) for each in self.shares.values())
+        """The share that ends a scale of colours: all but one in fifty are below it.
+
+        At the beginning nearly all gates are at 0.5; were that the end of the scale, nothing else could be told apart.
+        """
+        shares = np.concatenate([each[each > 0] for each in self.shares.values()])
+        return float(np.percentile(shares, 98, method="higher"))
 
 
 def gate_history(metrics: Sequence[Mapping[str, Any]]) -> GateHistory | None:

@@ -1,16 +1,18 @@
 """`write_report`: what is known of some runs, side by side, in one file that any browser shows."""
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from g2lstm.config import recipe_to_toml
 from g2lstm.data.cache import write_atomically
 from g2lstm.errors import G2Error
-from g2lstm.inspect.reading import read_sentence
+from g2lstm.inspect.reading import Reading, read_sentence
 from g2lstm.inspect.report_page import heat_map, page
-from g2lstm.inspect.report_sections import Runs, compression, curves, histograms, scores, settings
-from g2lstm.inspect.runs import example_sentences, named_runs
+from g2lstm.inspect.report_sections import Runs, compression, counts_file, curves, histograms, scores, settings
+from g2lstm.inspect.runs import count_some, example_sentences, named_runs
 from g2lstm.runs.trained import load
 from g2lstm.version import __version__
 
@@ -30,7 +32,8 @@ def write_report(
 ) -> None:
     """Writes one self-contained page about runs: settings, scores, curves, compression, histograms, heat maps.
 
-    What a run has not got is left out: its scores come from `g2lstm eval`, its histograms from `g2lstm gates`.
+    What a run has not got is left out, such as scores, which come from `g2lstm eval`. Histograms are those of `g2lstm
+    gates`; else some of the validation text is counted, if it is here.
 
     Args:
         paths: run directories, compressed ones too.
@@ -48,9 +51,17 @@ def write_report(
         f'<p class="quiet">A report by g2lstm {escape(__version__)}.</p>',
     ]
     say("reading what was measured")
-    sections += [settings(runs), scores(runs), curves(runs), compression(runs), histograms(runs)]
-    sections.append(_heat_maps(runs, texts, data_dir, say))
-    sections.append(_recipes(runs))
+    sections += [settings(runs), scores(runs), curves(runs), compression(runs)]
+    counted: dict[str, Any] = {}  # where `g2lstm gates` has not
+    maps: dict[str, list[str]] = {}  # by the sentence
+    for name, run in runs.items():
+        say(f"reading sentences with {name}")
+        trained = load(run.path)  # one at a time
+        if not os.path.exists(counts_file(run)) and (found := count_some(trained, data_dir)) is not None:
+            counted[name] = found
+        for text in example_sentences(trained, _SENTENCES, data_dir) if texts is None else texts:
+            maps.setdefault(text, []).append(_heat_map(name, read_sentence(trained, text)))
+    sections += [histograms(runs, counted), _sentences(maps), _recipes(runs)]
     with write_atomically(out) as file:
         file.write(page(title, [section for section in sections if section]).encode())
 
@@ -63,17 +74,14 @@ def check_out(out: Path) -> None:
         raise G2Error(f"{out} exists and is not a report of ours; choose another name with --out")
 
 
-def _heat_maps(runs: Runs, texts: Sequence[str] | None, data_dir: Path | None, say: Say) -> str:
-    maps: dict[str, list[str]] = {}  # by the sentence
-    for name, run in runs.items():
-        say(f"reading sentences with {name}")
-        trained = load(run.path)
-        for text in example_sentences(trained, _SENTENCES, data_dir) if texts is None else texts:
-            reading = read_sentence(trained, text)
-            head = f"<h4>{escape(name)}</h4><p class='quiet'>{escape(reading.mode)}</p>"
-            if reading.translation:
-                head += f"<p>{escape(reading.translation)}</p>"
-            maps.setdefault(text, []).append(f"<div>{head}{heat_map(reading)}</div>")
+def _heat_map(name: str, reading: Reading) -> str:
+    head = f"<h4>{escape(name)}</h4><p class='quiet'>{escape(reading.mode)}</p>"
+    if reading.translation:
+        head += f"<p>{escape(reading.translation)}</p>"
+    return f"<div>{head}{heat_map(reading)}</div>"
+
+
+def _sentences(maps: Mapping[str, Sequence[str]]) -> str:
     if not maps:
         return ""
     body = "".join(f"<h3>{escape(text)}</h3>{''.join(each)}" for text, each in maps.items())

@@ -50,10 +50,29 @@ class Series:
 
 
 def line_chart(
-    series: Sequence[Series], *, x_title: str, y_title: str, is_log: bool = False, width: int = 560, height: int = 260
+    series: Sequence[Series],
+    *,
+    x_title: str,
+    y_title: str,
+    is_log: bool = False,
+    top: float = 0,
+    width: int = 560,
+    height: int = 260,
 ) -> str:
-    """Lines over one pair of axes with a legend below; the y axis may be logarithmic."""
-    frame = _Frame.around(series, is_log, width, height)
+    """Lines over one pair of axes with a legend below.
+
+    Args:
+        series: the lines.
+        x_title: below the axis.
+        y_title: beside the axis.
+        is_log: whether the y axis is logarithmic.
+        top: if given, the y axis is from 0 to at least this, so that charts can be compared.
+        width: in pixels.
+        height: in pixels.
+    """
+    places = [x for each in series for x in each.x[:1]]
+    seen = [*series, Series("", places * 2, [*[0] * len(places), *[top] * len(places)])] if top else series
+    frame = _Frame.around(seen, is_log, width, height)
     ordered = sorted(series, key=lambda each: not each.is_faint)
     parts = [frame.axes(x_title, y_title), *(frame.line(each) for each in ordered)]
     return _figure(parts, width, height, f"{y_title} by {x_title}", legend([s for s in series if not s.is_faint]))
@@ -116,11 +135,12 @@ def heat_chart(
         edges: where columns begin, and where the last one ends.
         x_title: below the axis.
         y_title: beside the axis.
-        top: the share that is darkest, so that charts can be compared.
+        top: the share that is darkest, so that charts can be compared; more is as dark.
         width: in pixels.
         height: in pixels.
     """
     frame = _Frame((edges[0], edges[-1]), (0.0, 1.0), False, width, height)
+    is_cut = any(share > top for column in shares for share in column)
     parts = [frame.axes(x_title, y_title)]
     for column, left, right in zip(shares, edges, edges[1:], strict=False):
         x, wide = frame.x(left), frame.x(right) - frame.x(left) + 0.3  # no gap between two
@@ -131,7 +151,7 @@ def heat_chart(
             parts.append(f'<rect fill="{colour}" {cell}/>')
     swatches = "".join(
         f'<li><svg width="22" height="12" aria-hidden="true"><rect fill="{colour_of(level)[0]}" width="22" '
-        f'height="12"/></svg> {top * level**2:.2g} %</li>'
+        f'height="12"/></svg> {top * level**2:.2g} %{" and more" if level == 1 and is_cut else ""}</li>'
         for level in (0, 0.25, 0.5, 0.75, 1)
     )
     return _figure(

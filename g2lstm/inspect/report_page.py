@@ -6,6 +6,7 @@ from importlib.resources import files
 
 import numpy as np
 
+from g2lstm.inspect.contrast import ink_on
 from g2lstm.inspect.reading import GATES, Floats, Reading
 
 _STOPS = ("ffffd9", "edf8b1", "c7e9b4", "7fcdbb", "41b6c4", "1d91c0", "225ea8", "253494", "081d58")
@@ -64,14 +65,12 @@ def heat_map(reading: Reading) -> str:
 
 
 def colour_of(value: float) -> tuple[str, str]:
-    """The colour of a value from 0 to 1, pale to dark, and black or white, whichever is easier to read upon it."""
+    """The colour of a value from 0 to 1, pale to dark, and the ink that can be read upon it."""
     at = min(max(value, 0.0), 1.0) * (len(_RGB) - 1)
     k = min(int(at), len(_RGB) - 2)
     rgb = _RGB[k] + (_RGB[k + 1] - _RGB[k]) * (at - k)
-    linear = np.where(rgb <= 10.3, rgb / 255 / 12.92, ((rgb / 255 + 0.055) / 1.055) ** 2.4)
-    luminance = float(linear @ (0.2126, 0.7152, 0.0722))
     red, green, blue = (round(float(channel)) for channel in rgb)
-    return f"#{red:02x}{green:02x}{blue:02x}", "#000" if luminance > 0.179 else "#fff"
+    return f"#{red:02x}{green:02x}{blue:02x}", ink_on((rgb / 255).tolist())
 
 
 def _cells(values: Floats) -> str:

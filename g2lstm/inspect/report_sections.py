@@ -97,13 +97,13 @@ def curves(runs: Runs) -> str:
         if any(not each.is_faint for each in series):
             title = "BLEU, validation" if what == "bleu" else "perplexity, validation"
             parts.append(line_chart(series, x_title="million tokens", y_title=title, is_log=what == "perplexity"))
-    saturations = [chart for name, run in runs.items() if (chart := _saturation(name, run))]
-    if not parts:
+    saturations = _saturations(runs)
+    if not (parts or saturations):
         return ""
     html = '<h2>Learning</h2><p class="quiet">The pale lines are training batches.</p>'
     html += f'<div class="row">{"".join(parts)}</div>'
     if saturations:
-        html += f"<h3>Gates beyond 0.1 and 0.9 while training</h3><div class='row'>{''.join(saturations)}</div>"
+        html += f"<h3>Gates beyond 0.1 and 0.9 while training</h3><div class='row'>{saturations}</div>"
     return html + _over_training(runs)
 
 
@@ -130,11 +130,21 @@ def _over_training(runs: Runs) -> str:
     return title + charts if trained else ""
 
 
-def _saturation(name: str, run: RunDirectory) -> str:
+def _saturations(runs: Runs) -> str:
+    """A chart for each run that tells it, all to one scale."""
+    found = {name: series for name, run in runs.items() if (series := _saturation(run))}
+    top = max((y for series in found.values() for each in series for _, y in each.points()), default=0)
+    return "".join(
+        f"<div><h4>{escape(name)}</h4>{line_chart(it, x_title='million tokens', y_title='% of values', top=top)}</div>"
+        for name, it in found.items()
+    )
+
+
+def _saturation(run: RunDirectory) -> list[Series]:
     lines = [line for line in run.metrics() if line["kind"] == "valid"]
     keys = [key for key in (lines[-1] if lines else {}) if key.startswith("saturation/")]
-    if len(lines) < 2 or not keys:
-        return ""
+    if len(lines) < 2:
+        return []
     layers = list(dict.fromkeys(key.split("/")[1] for key in keys))
     series = []
     for key in keys:
@@ -142,7 +152,7 @@ def _saturation(name: str, run: RunDirectory) -> str:
         chosen = [line for line in lines if key in line]
         x, y = [line["tokens"] / 1e6 for line in chosen], [100 * line[key] for line in chosen]
         series.append(Series(f"{title_of(layer)}, {gate}", x, y, layers.index(layer), dash=int(gate == "forget")))
-    return f"<div><h4>{escape(name)}</h4>{line_chart(series, x_title='million tokens', y_title='% of values')}</div>"
+    return series
 
 
 def compression(runs: Runs) -> str:
@@ -230,8 +240,19 @@ def _sweep(name: str, found: Any) -> str:
     )
 
 
-def histograms(runs: Runs) -> str:
-    """Of all gates over a split, layer by layer, the runs side by side; where `g2lstm gates` has counted them."""
+def counts_file(run: RunDirectory) -> Path:
+    """Where `g2lstm gates` tells what it has counted."""
+    return run.path / "gates" / "gates.json"
+
+
+def histograms(runs: Runs, others: Mapping[str, Any]) -> str:
+    """Of all gates over a split, layer by layer, the runs side by side.
+
+    Args:
+        runs: those that `g2lstm gates` has counted are shown as it did.
+        others: what was counted of other ones, in the same form.
+    """
+    title = "<h2>Histograms of the gates</h2>"
     counted: dict[str, list[tuple[str, Any]]] = {}  # by the layer, for each run where it was counted, and its gates
 
     def add(name: str, found: Any) -> str:
@@ -243,8 +264,10 @@ def histograms(runs: Runs) -> str:
         return ""
 
     for name, run in runs.items():
-        _measured(run.path / "gates" / "gates.json", partial(add, name))
-    title = "<h2>Histograms of the gates</h2>"
+        if name in others:
+            add(name, others[name])
+        else:
+            _measured(counts_file(run), partial(add, name))
     if not counted:
         return f'{title}<p class="quiet">None yet: <code>g2lstm gates RUN</code> counts them.</p>'
     return title + "".join(

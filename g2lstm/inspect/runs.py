@@ -3,15 +3,17 @@
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from g2lstm.config.lm import LmRecipe
 from g2lstm.data.registry import folder_of
 from g2lstm.data.text import read_pieces
 from g2lstm.errors import G2Error
+from g2lstm.inspect.record import Trained, record_split
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.language import TrainedLanguageModel
-from g2lstm.runs.translation import TrainedTranslationModel
 
+SAMPLES = 200  # windows or sentence pairs, which are counted in a second or two
 _WORDS = range(8, 19)  # a sentence that is neither trivial nor too long for one look
 
 
@@ -21,10 +23,11 @@ def named_runs(paths: Sequence[Path]) -> dict[str, RunDirectory]:
     Raises:
         G2Error: one of them is no run, has no trained model, or is given twice.
     """
-    names = [path.resolve().name for path in paths]
-    keys = [name if names.count(name) == 1 else str(path) for name, path in zip(names, paths, strict=True)]
-    if twice := [key for key in keys if keys.count(key) > 1]:
+    resolved = [path.resolve() for path in paths]
+    if twice := [path for path, place in zip(paths, resolved, strict=True) if resolved.count(place) > 1]:
         raise G2Error(f"the run {twice[0]} is given twice; give each once")
+    names = [place.name for place in resolved]
+    keys = [name if names.count(name) == 1 else str(path) for name, path in zip(names, paths, strict=True)]
     runs = {key: RunDirectory.open(path) for key, path in zip(keys, paths, strict=True)}
     for run in runs.values():
         run.training_facts()  # raises where there is no model
@@ -45,9 +48,16 @@ def validation_file(run: RunDirectory, data_dir: Path | None = None) -> Path | N
     return file if file.is_file() else None
 
 
-def example_sentences(
-    trained: TrainedLanguageModel | TrainedTranslationModel, count: int, data_dir: Path | None = None
-) -> list[str]:
+def count_some(trained: Trained, data_dir: Path | None = None) -> dict[str, Any] | None:
+    """The gates over some of the validation text, as gates.json tells them; None if that text is not here."""
+    file = validation_file(trained.run, data_dir)
+    if file is None or not file.with_name(f"valid.{getattr(trained.recipe.data, 'target', 'txt')}").is_file():
+        return None
+    counted = record_split(trained, "valid", samples=SAMPLES, data_dir=data_dir)
+    return {"mode": counted.mode, "data": counted.data, "layers": counted.statistics.summary()}
+
+
+def example_sentences(trained: Trained, count: int, data_dir: Path | None = None) -> list[str]:
     """Lines of the validation text where it is here; else, of a language model, what it says itself."""
     file = validation_file(trained.run, data_dir)
     if file is not None:

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 from g2lstm.data.bounded import parse_json, read_bounded
 from g2lstm.errors import G2Error
 from g2lstm.inspect.reading import Reading, read_sentence
-from g2lstm.inspect.record import record_split
-from g2lstm.inspect.runs import example_sentences, validation_file
+from g2lstm.inspect.runs import count_some, example_sentences
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.language import TrainedLanguageModel
 from g2lstm.runs.trained import load
@@ -23,7 +22,6 @@ MAX_WAITING = 200  # requests; more are told to come back
 CACHE_BYTES = 16 * 2**20  # some forty sentences of thirty words on a small model
 EXAMPLES = 6
 _LONGEST = 2**24  # bytes of gates.json
-SAMPLES = 200  # windows or sentence pairs that the page counts itself, in a second or two
 
 Result = TypeVar("Result")
 
@@ -125,10 +123,9 @@ class ViewedRun:
             except (ValueError, KeyError, TypeError, RecursionError):
                 remedy = f"make it anew with `g2lstm gates {self.directory.path}`"
                 raise G2Error(f"{file} cannot be read; {remedy}") from None
-        if self._counted is None and validation_file(self.directory, self._data_dir) is not None:
+        if self._counted is None:
             assert self._trained is not None
-            counted = record_split(self._trained, "valid", samples=SAMPLES, data_dir=self._data_dir)
-            self._counted = {"mode": counted.mode, "data": counted.data, "layers": counted.statistics.summary()}
+            self._counted = count_some(self._trained, self._data_dir)
         return self._counted
 
 

@@ -27,7 +27,17 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 FILES = {"/": "index.html", "/theme.js": "theme.js", "/page.js": "page.js", "/page.css": "page.css"}
 FILES |= {
     f"/{name}": name
-    for name in ("dom.js", "heat.js", "column.js", "more.js", "split.js", "units.js", "server.js", "icon.svg")
+    for name in (
+        "dom.js",
+        "heat.js",
+        "column.js",
+        "more.js",
+        "plot.js",
+        "split.js",
+        "units.js",
+        "server.js",
+        "icon.svg",
+    )
 }
 
 _TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}

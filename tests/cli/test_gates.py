@@ -148,7 +148,8 @@ def test_a_text_alone_needs_no_data(folder, run, tmp_path):
         (["mt", "--text", "katze " * 10_000], "tokens, and at most 1,000"),
         (["g2", "--text", "a \udcff"], "not valid Unicode"),
         (["g2", "mt"], "compare runs of one task"),
-        (["g2", "g2"], "the same run is given twice"),
+        (["g2", "g2"], "is given twice; give each once"),
+        (["g2", "again"], "is given twice; give each once"),
         (["nothing"], "is not a run directory: it does not exist"),
         (["cache"], "holds no recipe.toml"),
         (["g2", "--split", "dev"], "there is no split 'dev'"),
@@ -158,7 +159,8 @@ def test_a_text_alone_needs_no_data(folder, run, tmp_path):
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(folder, run, tmp_path, arguments, message):
-    paths = [folder / argument if argument in ("g2", "mt", "nothing", "cache") else argument for argument in arguments]
+    named = {name: folder / name for name in ("g2", "mt", "nothing", "cache")} | {"again": folder / "mt" / ".." / "g2"}
+    paths = [named.get(argument, argument) for argument in arguments]
     code, output, errors = run(*paths, "--out", tmp_path / "out")
     assert code == 2
     assert message in errors

@@ -7,6 +7,7 @@ import torch
 from g2lstm import G2LSTM, record_gates
 from g2lstm.inspect.history import gate_history
 from g2lstm.inspect.pictures.history import draw_history
+from g2lstm.inspect.report_charts import heat_chart
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.training.metrics import Metrics
 from g2lstm.training.saturation import histograms
@@ -37,6 +38,21 @@ def test_what_is_written_is_read(run):
     assert history.token_edges.tolist() == [0, 250, 1250, 2750]
     assert history.top == 100
     assert [line["kind"] for line in run.metrics()] == ["valid", "gates"] * 4
+
+
+def test_a_beginning_where_all_gates_are_alike_does_not_take_the_colours(run):
+    even, alike = [5] * 20, [0] * 9 + [50, 50] + [0] * 9
+    later = [(100_000 * k, {"input": [6, *even[2:], 4], "forget": even}) for k in range(1, 10)]
+    write(run, (0, {"input": alike, "forget": alike}), *later)
+    history = gate_history(run.metrics())
+    assert history.shares["input"].max() == 50
+    assert history.top < 7
+    figure = draw_history({"one": history})
+    assert figure.axes[0].collections[0].norm.vmax == history.top
+    assert figure.axes[-1].get_ylabel() == "% of values, in bins of 0.05"
+    assert figure.axes[1].collections[0].colorbar.extend == "max"
+    text = heat_chart(history.shares["input"].tolist(), history.token_edges, x_title="", y_title="", top=history.top)
+    assert f"{history.top:.2g} % and more" in text
 
 
 def test_runs_without_counts_have_no_history(run):

@@ -13,7 +13,8 @@ from g2lstm.inspect.pictures.style import save
 from g2lstm.inspect.pictures.training import draw_saturation, has_saturation
 from g2lstm.inspect.pictures.units import draw_units
 from g2lstm.inspect.pictures.words import MAX_WORDS, draw_words
-from g2lstm.inspect.reading import read_sentence
+from g2lstm.inspect.places import Place
+from g2lstm.inspect.reading import LayerReading, Reading, read_sentence
 from g2lstm.inspect.record import record_split
 
 TEXT = "the cat costs $ 5 , a$^$b , \x1b 猫 <b>"
@@ -71,6 +72,28 @@ def test_words_have_the_means_of_their_gates(language):
     assert [label.get_text() for label in first.get_xticklabels()] == reading.tokens["text"]
     assert texts(first)[0] == f"{shown[0, 0]:.2f}".removeprefix("0")
     assert [axes.get_title(loc="left") for axes in figure.axes[:2]] == ["one", "two"]
+
+
+def luminance(colour):
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_numbers_can_be_read_on_their_colours():
+    from matplotlib.colors import to_rgb
+
+    means = np.linspace(0, 1, 101, dtype=np.float32)
+    layer = LayerReading(Place("layers.0", "forward", "layer 1"), *[means[:, None]] * 3)
+    words = [str(k) for k in range(101)]
+    figure = draw_words({"one": Reading({"text": words}, [layer], "evaluation", {"text": []})}, "text")
+    seen = []
+    for axes in figure.axes[:-1]:
+        (image,) = axes.images
+        for text, value in zip(axes.texts, np.asarray(image.get_array()).flatten(), strict=True):
+            lower, higher = sorted((luminance(to_rgb(text.get_color())), luminance(image.to_rgba(value))))
+            seen.append((higher + 0.05) / (lower + 0.05))
+    assert len(seen) == 202
+    assert min(seen) >= 4.5
 
 
 def test_a_long_text_is_drawn_in_lines_and_cut(language):

@@ -10,6 +10,7 @@ import pytest
 import g2lstm
 from g2lstm.config import recipe_hash
 from g2lstm.inspect.reading import read_sentence
+from g2lstm.inspect.record import record_split
 from g2lstm.inspect.report import write_report
 from g2lstm.inspect.report_charts import (
     Series,
@@ -21,6 +22,7 @@ from g2lstm.inspect.report_charts import (
     nice_ticks,
 )
 from g2lstm.inspect.report_page import colour_of
+from g2lstm.inspect.runs import SAMPLES
 from g2lstm.runs.directory import RunDirectory
 from tests.inspect.toys import language_run, translation_run
 
@@ -133,7 +135,8 @@ def test_all_that_is_known_is_told(runs, measured, tmp_path):
     assert (
         told.index("as trained", told.index("Score after")) < told.index("gates=svd:128") < told.index("gates=svd:64")
     )
-    assert page.names.count("figure") == 6  # perplexity, saturation, two over training time, sweep, histogram
+    # perplexity, saturation, two over training time, sweep, and the histograms of one layer, of two and of five
+    assert page.names.count("figure") == 13
 
 
 def test_a_run_that_counted_no_gates_while_training_is_named(runs, measured, tmp_path):
@@ -188,8 +191,36 @@ def test_sentences_come_from_the_validation_text(runs, tmp_path):
 def test_a_run_of_which_nothing_was_measured(runs, tmp_path):
     told = " ".join(Page(report([runs[1]], tmp_path, texts=[])).texts)
     assert "g2lstm eval RUN" in told
-    assert "g2lstm gates RUN" in told
+    trained = g2lstm.load(runs[1])
+    counted = record_split(trained, "valid", samples=SAMPLES)
+    mean = counted.statistics.summary()[1]["gates"]["forget"]["mean"]
+    assert f"evaluation, soft gates; valid, {counted.data['tokens']['text']} text tokens" in told
+    assert f"forget {mean:.3f}" in told
     assert "Compression" not in told
+
+
+def test_without_its_text_a_run_has_no_histograms(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr("g2lstm.inspect.runs.validation_file", lambda *_: None)
+    assert "g2lstm gates RUN" in " ".join(Page(report([runs[1]], tmp_path, texts=[])).texts)
+
+
+def test_half_of_the_pairs_are_not_counted(tmp_path):
+    path = translation_run(tmp_path, "mt", layers=1)
+    (tmp_path / "pairs" / "valid.en").unlink()
+    assert "g2lstm gates RUN" in " ".join(Page(report([path], tmp_path, texts=[])).texts)
+
+
+def test_saturations_have_one_scale(runs, tmp_path):
+    paths = []
+    for name, share in (("low", 0.1), ("high", 0.6)):
+        run = RunDirectory(shutil.copytree(runs[1], tmp_path / name))
+        for step in range(2):
+            line = {"step": step, "epoch": 0, "tokens": 1000 * step, "seconds": 6.0, "perplexity": 900.0 - step}
+            run.append_metrics({"kind": "valid", **line, "saturation/layers.0/forget": share * step})
+        paths.append(run.path)
+    text = report(paths, tmp_path, texts=[])
+    charts = [chart for chart in re.findall("<svg viewBox.*?</svg>", text) if "% of values by million" in chart]
+    assert [re.findall(r'text-anchor="end">([^<]*)<', chart) for chart in charts] == [["0", "20", "40", "60"]] * 2
 
 
 def test_only_a_report_is_overwritten(runs, tmp_path):

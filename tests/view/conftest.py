@@ -15,11 +15,13 @@ BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", 
 
 @pytest.fixture(scope="session")
 def paths(folder):
-    """Two language models and one that translates."""
+    """Two language models and one that translates, apart from those of other tests."""
+    own = folder / "view"
+    own.mkdir()
     return [
-        language_run(folder, "g2", method="gumbel"),
-        language_run(folder, "lstm", method="sigmoid"),
-        translation_run(folder, "mt"),
+        language_run(own, "g2", method="gumbel"),
+        language_run(own, "lstm", method="sigmoid"),
+        translation_run(own, "mt"),
     ]
 
 

@@ -276,3 +276,106 @@ def test_plotly_comes_only_when_it_is_needed(open_page):
     page.locator("[data-column=a] .word").nth(1).click()
     page.wait_for_selector(".plot .main-svg")
     assert page.evaluate("performance.getEntriesByType('resource').filter(e => e.name.includes('plotly')).length") == 1
+
+
+SCALES = """selector => [...document.querySelectorAll(selector)].filter(plot => plot.layout && plot.checkVisibility())
+  .map(plot => [plot.layout.yaxis.range[1], 1.05 * Math.max(...plot.data.flatMap(curve => curve.y))])"""
+
+
+def wait_for_scale(page, selector, count):
+    """Until so many drawings have the scale of the highest of them; the ends that each would have by itself."""
+    for _ in range(100):  # the page's policy forbids the browser to wait by itself
+        found = page.evaluate(SCALES, selector)
+        own = [each for _, each in found]
+        if len(found) == count and all(end == max(own) for end, _ in found):
+            return own
+        page.wait_for_timeout(200)
+    raise AssertionError(found)
+
+
+def test_what_is_compared_has_one_scale(open_page):
+    page = open_page(f"{START}&b=lstm&at=layers.1:2&layer=layers.1")
+    wait_for_scale(page, ".units .plot", 2)
+    for column in "ab":
+        page.locator(f"[data-column={column}] summary").click()
+    own = wait_for_scale(page, ".split .plot", 2)
+    assert own[0] != own[1]
+    page.get_by_label("Run to compare with").select_option("")
+    wait_for_scale(page, ".split .plot", 1)
+    wait_for_scale(page, ".units .plot", 1)
+
+
+def test_the_units_stand_below_their_layer_and_what_was_clicked_stays(open_page):
+    page = open_page(START, width=360, height=740)
+    words_of(page).nth(2).click()
+    page.wait_for_selector(".plot .main-svg")
+    tops = [
+        page.locator(look).first.bounding_box()["y"]
+        for look in ("[data-layer='layers.0']", ".units", "#columns .below")
+    ]
+    assert tops == sorted(tops)
+    assert tokens(page, layer=1) == tokens(page)
+    second = words_of(page, layer=1).nth(3)
+    second.scroll_into_view_if_needed()
+    before = second.bounding_box()["y"]
+    second.click()
+    expect(page.locator(".units h3").first).to_have_text("Units of “sat” in layer 2")
+    assert words_of(page, layer=1).nth(3).bounding_box()["y"] == pytest.approx(before, abs=3)
+    page.locator("[data-column=a]").get_by_role("button", name="Close").press("Enter")
+    assert page.locator(".units:visible").count() == 0
+    focused = page.evaluate(
+        "[document.activeElement.closest('.words').dataset.layer, document.activeElement.ariaLabel]"
+    )
+    assert focused[0] == "layers.1"
+    assert focused[1].startswith("sat: ")
+
+
+def test_a_tip_goes_with_its_word(open_page):
+    page = open_page(START)
+    page.get_by_label("Sentence", exact=True).focus()
+    words_of(page).nth(7).hover()
+    assert page.locator("#tip").is_visible()
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.type("a cat")
+    expect(words_of(page)).to_have_count(3)
+    expect(page.locator("#tip")).to_be_hidden(timeout=5000)
+
+
+def test_an_open_list_stays_while_another_run_loads(open_page):
+    page = open_page(START)
+
+    def answer(route):
+        real = route.fetch().json()
+        real["runs"][2]["state"] = "loading"
+        route.fulfill(json=real)
+
+    page.route("**/api/runs", answer)
+    page.reload()
+    page.wait_for_selector(".word")
+    page.evaluate("document.querySelector('[data-column=a] select').options[1].isTheSame = true")
+    for _ in range(3):  # after the second the first is drawn
+        with page.expect_response("**/api/runs"):
+            pass
+    assert page.evaluate("document.querySelector('[data-column=a] select').options[1].isTheSame")
+    page.unroute_all(behavior="wait")
+
+
+def test_gates_are_read_as_the_recipe_says_unless_another_reading_is_chosen(open_page):
+    page = open_page(START)
+
+    def answer(route):
+        real = route.fetch().json()
+        real["runs"][0]["gate"] = "hard"
+        route.fulfill(json=real)
+
+    page.route("**/api/runs", answer)
+    page.reload()
+    page.locator("#value").select_option("decided")
+    expect(words_of(page)).to_have_count(8)
+    reading = page.get_by_label("Reading of the gates").first
+    assert reading.input_value() == "hard"
+    assert set(cells(page, gate="forget")) == {"1.0"}
+    reading.select_option("soft")
+    expect(page.locator("[data-column=a] .cell[data-gate=forget]").nth(2)).not_to_have_text("1.0")
+    assert "agate=soft" in page.url
+    page.unroute_all(behavior="wait")

@@ -20,7 +20,9 @@ def draw_history(runs: Mapping[str, GateHistory]) -> "Figure":
     """
     from matplotlib.colors import PowerNorm
 
-    scale = PowerNorm(0.5, 0, max(history.top for history in runs.values()))  # else the two ends are all one sees
+    top = max(history.top for history in runs.values())
+    is_cut = any(each.max() > top for history in runs.values() for each in history.shares.values())
+    scale = PowerNorm(0.5, 0, top)  # else the two ends are all one sees
     with styled():
         figure = new_figure(max(4.2 * len(runs), 6.0) + 0.8, 5.6)
         grid = figure.subplots(len(SHOWN), len(runs), sharex="col", sharey=True, squeeze=False)
@@ -35,6 +37,7 @@ def draw_history(runs: Mapping[str, GateHistory]) -> "Figure":
         for axes in grid[-1]:
             axes.set_xlabel("million training tokens")
         width = f"{1 / shares.shape[1]:g}"
-        figure.colorbar(image, ax=grid.ravel().tolist(), label=f"% of values, in bins of {width}", pad=0.01, aspect=30)
+        label, extend = f"% of values, in bins of {width}", "max" if is_cut else "neither"
+        figure.colorbar(image, ax=grid.ravel().tolist(), label=label, extend=extend, pad=0.01, aspect=30)
         figure.suptitle("all layers, at each validation; evaluation mode", fontsize=10)
     return figure

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from g2lstm.inspect.contrast import ink_on
 from g2lstm.inspect.pictures.style import SCALE, new_figure, plain, short, styled
 from g2lstm.inspect.reading import Reading
 
@@ -49,8 +50,9 @@ def draw_words(readings: Mapping[str, Reading], side: str) -> "Figure":
         panels: Sequence[Axes] = figure.subplots(len(lines), 1, squeeze=False, height_ratios=heights)[:, 0].tolist()
         for axes, line in zip(panels, lines, strict=True):
             image = axes.imshow(line.values, cmap=SCALE, vmin=0, vmax=1, aspect="auto")
+            colours = image.to_rgba(line.values)
             for (row, column), value in np.ndenumerate(line.values):
-                ink = "white" if value < 0.6 else "black"
+                ink = ink_on(colours[row, column, :3].tolist())
                 number = f"{value:.2f}".removeprefix("0")
                 axes.text(column, row, number, ha="center", va="center", color=ink, fontsize=9.5)
             axes.set_xlim(-0.5, width - 0.5)

@@ -1,6 +1,6 @@
 // A column of the page: one run, one reading of its gates, and all that is drawn of it.
 
-import { make } from "./dom.js";
+import { make, setOptions } from "./dom.js";
 import { drawLayer, GATES, keyOf } from "./heat.js";
 import { drawOutcome } from "./more.js";
 import * as server from "./server.js";
@@ -22,25 +22,26 @@ export class Column {
     this.facts = make("p", { className: "quiet facts" });
     this.status = make("p", { className: "status", role: "status" });
     this.layers = make("div", { className: "layers" });
+    this.below = make("div", { className: "below" }); // the layers after the one whose units are shown
     this.outcome = make("div", { className: "outcomes" });
     this.units = new UnitsPanel(page.change);
     this.split = new SplitPanel(page.gone);
     this.root.append(make("div", { className: "line" }, this.run, this.mode), this.facts, this.status, this.layers,
-      this.units.element, this.outcome, this.split.element);
+      this.units.element, this.below, this.outcome, this.split.element);
     this.run.addEventListener("change", () => page.change({ [id]: this.run.value }));
     this.mode.addEventListener("change", () => page.change({ [`${id}gate`]: this.mode.value }));
   }
 
   question() {
-    const { state } = this.page;
-    return { run: state[this.id], text: state.text, gate: state[`${this.id}gate`] };
+    const { known, state } = this.page;
+    const own = known.runs.find((run) => run.name === state[this.id])?.gate;
+    return { run: state[this.id], text: state.text, gate: state[`${this.id}gate`] || own };
   }
 
-  // The runs to choose from. What was refused is asked again.
+  // The runs to choose from.
   fill() {
-    const names = this.page.known.runs.map(({ name }) => make("option", { value: name, textContent: name }));
-    const none = this.id === "b" ? [make("option", { value: "", textContent: "compare with …" })] : [];
-    this.run.replaceChildren(...none, ...names);
+    const names = this.page.known.runs.map(({ name }) => [name, name]);
+    setOptions(this.run, this.id === "b" ? [["", "compare with …"], ...names] : names);
   }
 
   say(text, kind = "") {
@@ -52,6 +53,7 @@ export class Column {
     this.aborter?.abort();
     this.reading = this.asked = null;
     this.layers.replaceChildren();
+    this.below.replaceChildren();
     this.outcome.replaceChildren();
     this.units.hide();
     this.say(text, kind);
@@ -117,13 +119,18 @@ export class Column {
     const { state, change } = this.page;
     const gates = state.rows === "all" ? GATES : [state.rows];
     const [at, position] = chosen(state);
-    const focused = this.layers.contains(document.activeElement) ? document.activeElement : null;
+    const focused = this.root.contains(document.activeElement) ? document.activeElement.closest(".word") : null;
     const place = focused && [focused.closest(".words").dataset.layer, focused.dataset.position];
-    this.layers.replaceChildren(...this.visible().map((layer) => drawLayer(this.reading, layer, {
+    const layers = this.visible();
+    const drawn = layers.map((layer) => drawLayer(this.reading, layer, {
       gates, value: state.value, range, chosen: keyOf(layer) === at ? position : null,
       choose: (word, gate = gates.length === 1 ? gates[0] : state.gate) => change({ at: `${keyOf(layer)}:${word}`, gate }),
-    })));
-    if (place) this.layers.querySelector(`[data-layer="${place[0]}"] [data-position="${place[1]}"]`)?.focus();
+    }));
+    const above = layers.findIndex((layer) => keyOf(layer) === at) + 1 || layers.length;
+    this.layers.replaceChildren(...drawn.slice(0, above));
+    this.below.replaceChildren(...drawn.slice(above));
+    const again = place && this.root.querySelector(`[data-layer="${place[0]}"] [data-position="${place[1]}"]`);
+    again?.focus({ preventScroll: true });
     this.outcome.replaceChildren(...drawOutcome(this.reading));
   }
 

@@ -12,6 +12,14 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
+// Leaves an open list alone if nothing has changed in it. options: pairs of a value and its text.
+export function setOptions(select, options) {
+  const signature = JSON.stringify(options);
+  if (select.dataset.options === signature) return;
+  select.replaceChildren(...options.map(([value, textContent]) => make("option", { value, textContent })));
+  select.dataset.options = signature;
+}
+
 export const say = (text) => { find("said").textContent = text; };
 
 export const isDark = () => {

@@ -1,13 +1,14 @@
 // What is shown, as one state that the controls, the address and the columns share.
 
 import { Column, MODES, sentence } from "./column.js";
-import { find, make, say } from "./dom.js";
+import { find, say, setOptions, tip } from "./dom.js";
 import { drawLegend, GATES, keyOf, rangeOf } from "./heat.js";
 import * as server from "./server.js";
 
-// a and b are runs, at is the word whose units are shown, gate and unit are those of its units. All are texts.
+// a and b are runs, agate and bgate readings of their gates ("" for the run's own), at is the word whose units are shown,
+// gate and unit are those of its units. All are texts.
 const START = {
-  text: "", a: "", agate: "soft", b: "", bgate: "soft", layer: "all", rows: "all", value: "means", stretch: "", at: "",
+  text: "", a: "", agate: "", b: "", bgate: "", layer: "all", rows: "all", value: "means", stretch: "", at: "",
   gate: "forget", unit: "",
 };
 const CHOICES = {
@@ -58,6 +59,9 @@ function draw() {
   const layers = columns.flatMap((column) => column.visible());
   const gates = state.rows === "all" ? GATES : [state.rows];
   const range = state.stretch && layers.length ? rangeOf(layers, gates, state.value) : [0, 1];
+  const top = () => document.activeElement.getBoundingClientRect().top;
+  const before = top();
+  tip.hide(); // what it stood at may be gone
   drawLegend(range);
   fillLayers();
   for (const column of columns) {
@@ -65,6 +69,7 @@ function draw() {
     column.drawUnits();
     column.split.show(state.layer);
   }
+  if (document.activeElement !== document.body) scrollBy(0, top() - before); // what has the focus stays where it is
 }
 
 function fillControls() {
@@ -76,22 +81,14 @@ function fillControls() {
   find("value").value = state.value;
   find("stretch").checked = Boolean(state.stretch);
   const examples = known.runs.find((run) => run.name === state.a)?.examples ?? [];
-  setOptions(find("examples"), [["", "Pick a sentence …"], ...examples.map((text) => [text, text])], "", "");
+  setOptions(find("examples"), [["", "Pick a sentence …"], ...examples.map((text) => [text, text])]);
+  find("examples").value = "";
 }
 
 function fillLayers() {
   const layers = columns.flatMap((column) => column.reading?.layers ?? []).map((layer) => [keyOf(layer), layer.title]);
-  setOptions(find("layer"), [["all", "all layers"], ...new Map(layers)], page.state.layer, "all");
-}
-
-// Leaves an open list alone if nothing has changed in it.
-function setOptions(select, options, chosen, otherwise) {
-  const signature = JSON.stringify(options);
-  if (select.dataset.options !== signature) {
-    select.replaceChildren(...options.map(([value, textContent]) => make("option", { value, textContent })));
-    select.dataset.options = signature;
-  }
-  select.value = options.some(([value]) => value === chosen) ? chosen : otherwise;
+  setOptions(find("layer"), [["all", "all layers"], ...new Map(layers)]);
+  find("layer").value = layers.some(([key]) => key === page.state.layer) ? page.state.layer : "all";
 }
 
 // The server: its runs at first, while they load, and after it was gone.

@@ -2,8 +2,8 @@
 
 import { make } from "./dom.js";
 import { GATES, keyOf } from "./heat.js";
+import { curveOf, drawCompared, layoutOf } from "./plot.js";
 import { Gone, histograms, loadPlotly } from "./server.js";
-import { CONFIG, curveOf, layoutOf } from "./units.js";
 
 const BINS = 50;
 
@@ -58,7 +58,9 @@ export class SplitPanel {
         return [layer, plot];
       });
       this.plots.replaceChildren(...plots.flatMap(([layer, plot]) => [make("h3", { textContent: layer.title }), plot]));
-      for (const [layer, plot] of plots) await plotly.react(plot, curvesOf(layer), layout(), CONFIG);
+      for (const [layer, plot] of plots) {
+        await drawCompared(plotly, `split ${keyOf(layer)}`, plot, curvesOf(layer), layout());
+      }
     } catch (error) {
       this.message.textContent = `No histograms: ${error.message}.`;
       if (error instanceof Gone) this.gone();

@@ -1,17 +1,13 @@
 // One word's units: every unit's gate as a square, their histogram, and one unit along the whole sentence.
 
-import { isDark, make, tip } from "./dom.js";
+import { make, tip } from "./dom.js";
 import { colourOf, css, GATES, LETTERS } from "./heat.js";
+import { accent, CONFIG, curveOf, drawCompared, faint, layoutOf } from "./plot.js";
 import { loadPlotly, units as askUnits } from "./server.js";
 
 const SQUARE = { least: 12, most: 16 }; // pixels, with the gap
 const BINS = 20;
 let panels = 0;
-
-const ink = () => (isDark() ? "#d5dbe3" : "#2a3340");
-const faint = () => (isDark() ? "#334050" : "#dfe4ea");
-const accent = () => (isDark() ? "#7fcdbb" : "#225ea8");
-const LINES = { input: "dot", forget: "solid", output: "dash" };
 
 export class UnitsPanel {
   /* `change` is called with the new gate, unit (a text, "" for none), or at ("" to close). */
@@ -32,7 +28,10 @@ export class UnitsPanel {
       return make("label", {}, input, make("span", {}, make("i", { textContent: LETTERS[gate] }), ` ${gate}`));
     }));
     const close = make("button", { type: "button", className: "plain", textContent: "Close" });
-    close.addEventListener("click", () => change({ at: "", unit: "" }));
+    close.addEventListener("click", () => {
+      this.element.closest(".column").querySelector(".word[aria-pressed=true]")?.focus(); // where the visitor came from
+      change({ at: "", unit: "" });
+    });
     const bar = make("div", { className: "line" }, this.gates,
       make("label", { className: "check" }, this.sorted, " sorted"), make("label", {}, "Unit ", this.unit), close);
     this.element = make("section", { className: "units", hidden: true }, this.title, bar, this.message, this.summary,
@@ -144,7 +143,7 @@ export class UnitsPanel {
     const centres = counts.map((_, bin) => (bin + 0.5) / BINS);
     const bars = { type: "bar", x: centres, y: counts, width: 1 / BINS, marker: { color: accent() },
       hovertemplate: "%{y:.1f} %<extra></extra>" };
-    await plotly.react(this.histogram, [bars], layoutOf(`${this.gate} gate`, "% of units", [0, 1]), CONFIG);
+    await drawCompared(plotly, "units", this.histogram, [bars], layoutOf(`${this.gate} gate`, "% of units", [0, 1]));
     this.trace.hidden = !along;
     if (!along) return plotly.purge(this.trace);
     const places = along.tokens.map((_, place) => place);
@@ -160,25 +159,7 @@ export class UnitsPanel {
   }
 }
 
-// A line whose colour and dashes tell which gate it is.
-export function curveOf(gate, isChosen = false) {
-  const colours = isDark() ? ["#56b4e9", "#ff8c42", "#a5adb8"] : ["#0072b2", "#c04e00", "#5b6470"];
-  const line = { dash: LINES[gate], width: isChosen ? 3 : 1.7, color: colours[GATES.indexOf(gate)] };
-  return { type: "scatter", name: gate, line };
-}
-
-export const CONFIG = { displayModeBar: false, responsive: true };
 const cut = (token) => (token.length > 12 ? `${token.slice(0, 11)}…` : token);
 
 // Plotly reads some HTML in labels: what a visitor typed must stay text.
 const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
-
-export function layoutOf(xTitle, yTitle, xRange, yRange) {
-  const axis = { gridcolor: faint(), zeroline: false, linecolor: faint(), fixedrange: true, automargin: true };
-  return {
-    height: 190, margin: { l: 44, r: 8, t: 8, b: 36 }, paper_bgcolor: "transparent", plot_bgcolor: "transparent",
-    font: { family: "system-ui, sans-serif", size: 12, color: ink() }, bargap: 0.06, showlegend: false,
-    xaxis: { ...axis, title: { text: xTitle }, ...(xRange ? { range: xRange } : {}) },
-    yaxis: { ...axis, title: { text: yTitle }, rangemode: "tozero", ...(yRange ? { range: yRange } : {}) },
-  };
-}
