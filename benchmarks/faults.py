@@ -1,9 +1,10 @@
-"""Injects faults into training and checks that nothing is lost: `python benchmarks/faults.py --faults 50`.
+"""Injects faults into training and checks that nothing is lost: `python benchmarks/faults.py`.
 
 Small language models and translation models are trained on the embedded texts, in processes of their own, and are hit
 by faults: SIGKILL at random moments, SIGKILL in the midst of writing, a full disk, and damage to the newest checkpoint.
 After each fault the training is resumed. It is survived if the resumed training ends with exactly the weights of one
 that nothing happened to. What may be lost is the work since the last checkpoint; the table says how much that was.
+Where `unshare` may mount a small file system, that one is filled; else files may not grow beyond a size.
 """
 
 import argparse
@@ -11,15 +12,16 @@ import json
 import multiprocessing
 import os
 import random
-import resource
 import shutil
-import signal
+import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from faulty_training import RECIPES, train
 
 KINDS = (
     "killed at a random moment",
@@ -29,11 +31,8 @@ KINDS = (
     "newest checkpoint: truncated",
 )
 TASKS = ("lm", "mt")
-SIZE = ["model.embedding=16", "model.hidden=16", "model.layers=1", "train.minutes=", "train.checkpoint_minutes=2e-3"]
-RECIPES = {
-    "lm": ("embedded", [*SIZE, "train.epochs=3", "train.batch_size=16", "evaluate.batch_size=8"]),
-    "mt": ("embedded-mt", [*SIZE, "train.epochs=3", "train.batch_size=16", "train.best_by=loss"]),
-}
+UNSHARED = ["unshare", "--map-root-user", "--mount", "--propagation", "private"]
+MAY_MOUNT = "G2LSTM_FAULTS_MAY_MOUNT"
 LINES = {"lm": {"train": 400, "valid": 40, "test": 40}, "mt": {"train": 500, "valid": 10, "test": 10}}
 
 
@@ -48,91 +47,8 @@ class Row:
     resumed: int = 0  # from a checkpoint; the others had none yet, or had finished
     passed_over: int = 0  # checkpoints that were there and could not be used
     updates_again: int = 0  # that were done a second time, in the worst case
+    bytes_lost: int = 0  # of the last and the best weights, where they are not those of a training without faults
     problems: list[str] = field(default_factory=list)
-
-
-# ------------------------------------------------------------------------------------------- in the trained process
-
-
-class Watch:
-    """Tells the parent how far training is, and brings a fault about at a step.
-
-    Args:
-        seen: [the step that training started from, the last step].
-        at_step: what to do after which step.
-    """
-
-    def __init__(self, seen: Any, at_step: tuple[int, Any] | None = None) -> None:
-        self.seen, self.at_step = seen, at_step
-
-    def on_step(self, progress: Any, share: float, values: dict[str, float]) -> None:
-        """Notes the step."""
-        self.seen[1] = progress.step
-        if self.at_step is not None and progress.step == self.at_step[0]:
-            self.at_step[1]()
-
-    def on_validation(self, progress: Any, validation: Any, is_best: bool) -> None:
-        """Nothing."""
-
-    def on_message(self, message: str) -> None:
-        """Notes where training goes on."""
-        print(message, flush=True)
-        if message.startswith("going on from step "):
-            self.seen[0] = self.seen[1] = int(message.split()[-1])
-
-
-def train(task: str, folder: Path, seen: Any, fault: dict[str, Any]) -> None:
-    """Trains, or goes on with training, in this process; what it prints goes to a file."""
-    log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.environ["G2LSTM_CACHE"] = str(folder / "cache")
-    import torch
-
-    import g2lstm
-
-    torch.set_num_threads(1)
-    at_step = None
-    if fault.get("writes") is not None:
-        die_while_writing(fault["writes"], fault["how"])
-    if fault.get("step") is not None:
-        limit = (fault["limit"], resource.RLIM_INFINITY)
-        at_step = (fault["step"], lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
-    name, overrides = RECIPES[task]
-    data = f"data.path={folder.parent / 'data' / task}"
-    try:
-        g2lstm.train(name, folder / "run", [*overrides, data], resume=True, observer=Watch(seen, at_step))
-    except g2lstm.G2Error as error:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        print(f"g2lstm: {error}", flush=True)
-        os._exit(2)
-
-
-def die_while_writing(count: int, how: str) -> None:
-    """Kills this process at one of its writes: with the file half written, before it gets its name, or after."""
-    fsync, replace = os.fsync, os.replace
-    calls = 0
-
-    def synced(handle: int) -> None:
-        nonlocal calls
-        if not Path(f"/proc/self/fd/{handle}").is_dir():
-            calls += 1
-            if calls == count and how == "half written":
-                os.ftruncate(handle, os.fstat(handle).st_size // 2)
-                os.kill(os.getpid(), signal.SIGKILL)
-        fsync(handle)
-
-    def replaced(source: Any, target: Any) -> None:
-        if calls == count and how == "before the rename":
-            os.kill(os.getpid(), signal.SIGKILL)
-        replace(source, target)
-        if calls == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    os.fsync, os.replace = synced, replaced
-
-
-# ------------------------------------------------------------------------------------------------- in this process
 
 
 class Harness:
@@ -145,6 +61,10 @@ class Harness:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.random = folder, random.Random(seed)
+        self.small = folder / "small"
+        self.small.mkdir()
+        if MAY_MOUNT in os.environ:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "none", self.small], check=True)
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["g2lstm.training.call", "torch.utils.tensorboard"])
         for task in TASKS:
@@ -156,21 +76,21 @@ class Harness:
         self._run(task, folder)  # the first one also starts the server that the others are forked from
         shutil.rmtree(folder)
         start = time.monotonic()
-        code, (_, steps) = self._run(task, folder)
+        code, (_, steps, writes) = self._run(task, folder)
         weights = final_weights(folder / "run")
         if code != 0 or not weights:
-            raise SystemExit(f"training without faults failed:\n{(folder / 'log').read_text()}")
+            raise SystemExit(f"training without faults failed; see {folder}.log")
         newest = max((folder / "run/checkpoints").glob("*.safetensors"))
         seconds, size = time.monotonic() - start, newest.stat().st_size
-        return {"seconds": seconds, "steps": steps, "bytes": size, "weights": weights}
+        return {"seconds": seconds, "steps": steps, "writes": writes, "bytes": size, "weights": weights}
 
     def _run(
         self, task: str, folder: Path, fault: dict[str, Any] | None = None, *, kill_after: float | None = None
     ) -> tuple[int | None, list[int]]:
-        """Trains in a process until it ends or is killed: its exit code, and the steps it started from and got to."""
+        """Trains in a process until it ends or is killed: its exit code, and what its `Watch` has seen."""
         folder.mkdir(parents=True, exist_ok=True)
-        seen = self.context.Array("q", [0, 0], lock=False)
-        process = self.context.Process(target=train, args=(task, folder, seen, fault or {}))
+        seen = self.context.Array("q", [0, 0, 0], lock=False)
+        process = self.context.Process(target=train, args=(task, self.folder, folder, seen, fault or {}))
         process.start()
         process.join(kill_after)
         if process.is_alive():
@@ -180,14 +100,16 @@ class Harness:
 
     def try_fault(self, number: int, row: Row) -> None:
         """Brings one fault about, resumes, and compares."""
-        folder = self.folder / f"fault-{number}"
+        folder = (self.small if row.fault == KINDS[2] else self.folder) / f"fault-{number}"
         reference = self.references[row.task]
         reached = self._hit(row, folder, reference)
         row.tried += 1
         checkpoints = [int(path.stem[5:]) for path in folder.glob("run/checkpoints/step-*.json")]
         code, seen = self._run(row.task, folder)
         found, expected = final_weights(folder / "run") if code == 0 else {}, reference["weights"]
-        if found.keys() == expected.keys() and all(value.equal(expected[name]) for name, value in found.items()):
+        lost = sum(same.nbytes for name, same in expected.items() if name not in found or not same.equal(found[name]))
+        row.bytes_lost += lost
+        if not lost:
             row.survived += 1
             row.resumed += 0 < seen[0] < reference["steps"]
             row.passed_over += seen[0] < max(checkpoints, default=0)
@@ -206,15 +128,17 @@ class Harness:
         elif row.fault == KINDS[1]:
             how = self.random.choice(["half written", "before the rename", "after the rename"])
             # The first writes are texts and tokens, the tokenizers, the recipe; each checkpoint is two more.
-            code, seen = self._run(row.task, folder, {"writes": self.random.randint(1, 30), "how": how})
+            write = self.random.randint(1, reference["writes"])
+            code, seen = self._run(row.task, folder, {"writes": write, "how": how})
         elif row.fault == KINDS[2]:
-            limit = self.random.randrange(reference["bytes"])
-            code, seen = self._run(row.task, folder, {"step": self.random.randint(1, steps - 1), "limit": limit})
+            room = self.random.randrange(reference["bytes"])
+            code, seen = self._run(row.task, folder, {"step": self.random.randint(1, steps - 1), "room": room})
+            (folder / "filler").unlink(missing_ok=True)
         else:
             code, seen = self._run_to_two_checkpoints(row.task, folder, reference)
             self._damage(folder / "run/checkpoints", is_flip=row.fault == KINDS[3])
         if row.fault == KINDS[2] and code not in (0, 2):  # it must end with a message
-            row.problems.append(f"{row.task}, {row.fault}: exit code {code}; see {folder / 'log'}")
+            row.problems.append(f"{row.task}, {row.fault}: exit code {code}; see {folder}")
         return seen[1]
 
     def _run_to_two_checkpoints(self, task: str, folder: Path, reference: dict[str, Any]) -> tuple[int | None, Any]:
@@ -263,7 +187,8 @@ def report(rows: list[Row], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps([asdict(row) for row in rows]))
         return
-    names = ("task", "fault", "tried", "survived", "resumed", "checkpoints passed over", "updates done again, at most")
+    names = ("task", "fault", "tried", "survived", "resumed", "checkpoints passed over")
+    names += ("updates done again, at most", "bytes lost")
     print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
     for row in rows:
         print(f"| {' | '.join(str(value) for name, value in asdict(row).items() if name != 'problems')} |")
@@ -273,13 +198,23 @@ def report(rows: list[Row], *, as_json: bool) -> None:
         print(problem)
 
 
+def start_where_mounts_are_allowed() -> None:
+    """Runs this script anew where it may mount a file system that nobody else sees, if the system lets it."""
+    if MAY_MOUNT in os.environ or shutil.which(UNSHARED[0]) is None:
+        return
+    trial = subprocess.run([*UNSHARED, "mount", "-t", "tmpfs", "none", "/tmp"], capture_output=True, check=False)
+    if trial.returncode == 0:
+        os.execvpe(UNSHARED[0], [*UNSHARED, sys.executable, *sys.argv], {**os.environ, MAY_MOUNT: "1"})
+
+
 def main() -> None:
     """Tries the faults, prints the table, and exits with 1 if one was not survived."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", type=int, default=50, help="how many, over all kinds and both tasks")
+    parser.add_argument("--faults", type=int, default=250, help="how many, of all kinds and both tasks in turn")
     parser.add_argument("--seed", type=int, default=0, help="of the faults")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
+    start_where_mounts_are_allowed()
     rows = {(task, kind): Row(task, kind) for kind in KINDS for task in TASKS}
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     os.environ["G2LSTM_CACHE"] = str(folder / "cache")
@@ -293,6 +228,8 @@ def main() -> None:
     report([row for row in rows.values() if row.tried], as_json=options.json)
     if any(row.problems for row in rows.values()):
         sys.exit(1)
+    if os.path.ismount(harness.small):
+        subprocess.run(["umount", harness.small], check=True)
     shutil.rmtree(folder)
 
 

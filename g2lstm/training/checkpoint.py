@@ -57,12 +57,17 @@ def write_state(path: Path, state: Mapping[str, Any]) -> None:
         file.write(text.encode())
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Reads one checkpoint by its JSON; a broken one is an error."""
+def load_checkpoint(path: Path, limit: int | None = None) -> dict[str, Any]:
+    """Reads one checkpoint by its JSON; a broken one is an error.
+
+    Args:
+        path: of the JSON.
+        limit: bytes that its tensors may have; those of the machine's memory if not given.
+    """
     try:
         header = read_json(path, _LONGEST)
         version, checksum, outline = header["version"], header["sha256"], header["state"]
-        content = read_bounded(path.with_suffix(".safetensors"), memory())
+        content = read_bounded(path.with_suffix(".safetensors"), min(limit or memory(), memory()))
         digest = _digest({key: value for key, value in header.items() if key != "header_sha256"})
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise G2Error(f"the checkpoint {path} cannot be read: {error}") from None
@@ -80,8 +85,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise G2Error(f"the checkpoint {path} was not made by g2lstm: {error!r}") from None
 
 
-def latest_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
+def latest_checkpoint(folder: Path, limit: int | None = None) -> tuple[dict[str, Any] | None, list[str]]:
     """The newest whole checkpoint, or None if there is none at all; and what was wrong with those newer than it.
+
+    Args:
+        folder: with all of them.
+        limit: as for `load_checkpoint`.
 
     Raises:
         G2Error: there are checkpoints, but none can be read; or the newest is of another version.
@@ -89,7 +98,7 @@ def latest_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
     problems: list[str] = []
     for path in sorted(folder.glob("step-*.json"), reverse=True):
         try:
-            return load_checkpoint(path), problems
+            return load_checkpoint(path, limit), problems
         except WrongVersionError:
             raise
         except G2Error as error:

@@ -22,7 +22,6 @@ from g2lstm.training.task import Task, Validation
 
 __all__ = ["MOST_SKIPPED", "Interrupted", "Observer", "Progress", "Trainer"]
 
-# What a state that is not one of ours may raise where it is put back.
 MOST_SKIPPED = 10  # updates in a row that may be left out before training ends
 
 
@@ -249,10 +248,10 @@ class Trainer:
         try:
             return str(save_checkpoint(self.run.checkpoints, self.progress.step, state))
         except G2Error as error:
-            raise G2Error(f"{error}; {self._last_good()}, from which --resume goes on") from None
+            raise G2Error(f"{error}; {self._last_good()}; then --resume goes on") from None
 
     def _restore(self) -> None:
-        state, problems = latest_checkpoint(self.run.checkpoints)
+        state, problems = latest_checkpoint(self.run.checkpoints, resume_state.most_bytes(self.task.model))
         for problem in problems:
             self.observer.on_message(f"{problem}; going back to the one before")
         saved = None if state is None else resume_state.progress_of(state, self.run, self.settings)

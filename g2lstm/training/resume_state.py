@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from torch import nn
+
 from g2lstm.config import recipe_hash
 from g2lstm.config.sections import TrainSection
 from g2lstm.errors import G2Error
@@ -11,6 +13,11 @@ from g2lstm.training.progress import Progress
 
 # What comes of a state of something else.
 STRANGE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
+
+
+def most_bytes(model: nn.Module) -> int:
+    """More than a checkpoint of this model can have: optimisers and averages remember a few numbers a weight."""
+    return 2**30 + 16 * sum(weights.nbytes for weights in model.state_dict().values())
 
 
 def progress_of(state: Mapping[str, Any], run: RunDirectory, settings: TrainSection) -> Progress:

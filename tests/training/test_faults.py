@@ -19,3 +19,4 @@ def test_every_fault_is_survived():
     rows = json.loads(done.stdout)
     assert len({row["fault"] for row in rows}) == 5
     assert [row["survived"] for row in rows] == [row["tried"] for row in rows] == [1] * 5
+    assert [row["bytes_lost"] for row in rows] == [0] * 5

@@ -153,6 +153,15 @@ def test_what_an_optimiser_never_remembers(memory):
         load_optimizer_state(optimizer, state)
 
 
+def test_tensors_that_are_too_many_for_the_model_are_not_read(saved, tmp_path):
+    run, go_on = saved
+    shutil.copytree(run, tmp_path / "copy")
+    for tensors in (tmp_path / "copy/checkpoints").glob("*.safetensors"):
+        os.truncate(tensors, 2**31)  # a hole, which takes no disk, but would take memory
+    with pytest.raises(G2Error, match=r"cannot be read: .*safetensors is longer than 1,07\d"):
+        go_on(tmp_path / "copy")
+
+
 @pytest.mark.parametrize("kind", ["hole", "pipe"])
 def test_a_file_that_would_never_end_is_not_read(tmp_path, kind):
     path = tmp_path / "step-00000001.json"

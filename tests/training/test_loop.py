@@ -418,11 +418,12 @@ def test_a_full_disk_ends_training_and_it_can_be_taken_up(data, tmp_path, monkey
     assert all(torch.equal(value, weights(whole)[name]) for name, value in weights(second).items())
 
 
-def test_a_checkpoint_that_finds_no_room_names_the_one_before(data, tmp_path, monkeypatch):
+@pytest.mark.parametrize("step", [0, 20])
+def test_a_checkpoint_that_finds_no_room_names_the_one_before(data, tmp_path, monkeypatch, step):
     trainer = make_trainer(data, tmp_path / "run", Silent())
 
     def stop(progress):
-        if progress.step == 20:
+        if progress.step == step:
             monkeypatch.setattr(os, "fsync", full)
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -430,7 +431,9 @@ def test_a_checkpoint_that_finds_no_room_names_the_one_before(data, tmp_path, mo
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     trainer.observer.after = stop
-    with pytest.raises(G2Error, match=r"No space left.*the last good state is .*step-00000016.json, from which --res"):
+    trainer.observer.on_validation = lambda progress, *_: stop(progress)
+    told = "the last good state is .*step-00000016.json" if step else "there is no checkpoint yet"
+    with pytest.raises(G2Error, match=rf"No space left.*; {told}; then --resume goes on"):
         trainer.train()
 
 
