@@ -28,6 +28,7 @@ class Row(NamedTuple):
     microseconds: float | None  # a step through all layers; the median of the rounds
     ratio: float | None  # to the fastest peer, of the same rounds
     perplexity: float | None
+    tokens: int  # that were predicted
     missing: str  # why it was not measured
 
 
@@ -48,13 +49,14 @@ def measure(
         rounds: of the timing.
         data_dir: a folder that holds the named data sets.
         split: of the data that the model was trained on.
-        tokens: of the split that are predicted, from its start.
+        tokens: of the split that are predicted, from its start; fewer if it has fewer.
         advance: called when a contestant has read the text.
     """
     trained = load_language_model(run)
     if trained.run.compression is not None:
         raise G2Error(f"{run} is compressed already; give the run that it was made of")
     text = torch.from_numpy(trained.split(split, data_dir).read(0, tokens + 1))
+    tokens = len(text) - 1
     lstms = [layer.to_lstm().eval().requires_grad_(False) for layer in trained.model.lstms]
     weights = sum(parameter.numel() for lstm in lstms for parameter in lstm.parameters() if parameter.dim() > 1)
     biases = sum(parameter.numel() for lstm in lstms for parameter in lstm.parameters()) - weights
@@ -64,10 +66,10 @@ def measure(
         try:
             layers, features, stored = _read(name, lstms, trained.model.embedding(text[:-1]).detach().numpy())
             stored = stored or (weights * (1 if "int8" in name else 4) + biases * 4)
-            rows[name] = Row(name, stored / 1e6, None, None, _perplexity(trained, features, text[1:]), "")
+            rows[name] = Row(name, stored / 1e6, None, None, _perplexity(trained, features, text[1:]), tokens, "")
             runners[name] = _together(layers)
         except G2Error as why:
-            rows[name] = Row(name, None, None, None, None, f"not available: {why}")
+            rows[name] = Row(name, None, None, None, None, tokens, f"not available: {why}")
         advance()
     seconds = bursts(runners, rounds)
     fastest = min((name for name in PEERS if name in seconds), key=lambda name: statistics.median(seconds[name]))

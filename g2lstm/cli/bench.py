@@ -148,10 +148,9 @@ def _infer_lm(run: Path, rounds: int, split: str, data_dir: Path | None, as_json
         rows = list(infer_lm.measure(run, rounds, data_dir, split, advance=lambda: progress.advance(bar)))
     threads = torch.get_num_threads()
     if as_json:
-        print(json.dumps({"threads": threads, "tokens": infer_lm.TOKENS, "rows": [row._asdict() for row in rows]}))
+        print(json.dumps({"threads": threads, "rows": [row._asdict() for row in rows]}))
         return
-    title = f"LSTM layers of {run}, {split}, {threads} threads, batch 1"
-    table = Table(title=title)
+    table = Table(title=f"LSTM layers of {run}, batch 1, {threads} threads, {rows[0].tokens:,} tokens of {split}")
     for heading in ("how", "MB of weights", "µs a step", "times the fastest peer", "perplexity"):
         table.add_column(heading, justify="left" if heading == "how" else "right")
     for row in rows:

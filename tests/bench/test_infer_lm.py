@@ -41,7 +41,7 @@ def test_what_is_missing_is_said(tmp_path, monkeypatch):
     monkeypatch.setitem(infer.PEERS, "torch dynamic int8", missing)
     run = language_run(tmp_path)
     rows = {row.name: row for row in infer_lm.measure(run, rounds=1, tokens=20)}
-    assert rows["torch dynamic int8"] == ("torch dynamic int8", None, None, None, None, "not available: not here")
+    assert rows["torch dynamic int8"] == ("torch dynamic int8", None, None, None, None, 20, "not available: not here")
     done = command("bench", "infer", run, "--rounds", "1")
     assert done.returncode == 0, done.stderr
     assert "torch dynamic int8: not available: not here" in done.stdout
@@ -51,6 +51,7 @@ def test_the_run_says_which_task_is_measured(tmp_path):
     language, translation = language_run(tmp_path / "lm"), translation_run(tmp_path / "mt")
     rows = json.loads(command("bench", "infer", language, "--rounds", "1", "--json").stdout)["rows"]
     assert [row["name"] for row in rows] == list(CONTESTANTS)
+    assert {row["tokens"] for row in rows} == {len(g2lstm.load(language).split("test")) - 1}
     rows = json.loads(command("bench", "infer", translation, "--json").stdout)["rows"]
     assert rows[0]["name"] == "beam 5"
     done = command("bench", "infer", language, "--task", "mt")

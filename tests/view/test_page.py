@@ -341,16 +341,21 @@ def test_a_tip_goes_with_its_word(open_page):
     expect(page.locator("#tip")).to_be_hidden(timeout=5000)
 
 
-def test_an_open_list_stays_while_another_run_loads(open_page):
-    page = open_page(START)
+def tell_of_run(page, number, **facts):
+    """Loads the page again, to which the server then says something else of a run."""
 
     def answer(route):
         real = route.fetch().json()
-        real["runs"][2]["state"] = "loading"
+        real["runs"][number] |= facts
         route.fulfill(json=real)
 
     page.route("**/api/runs", answer)
     page.reload()
+
+
+def test_an_open_list_stays_while_another_run_loads(open_page):
+    page = open_page(START)
+    tell_of_run(page, 2, state="loading")
     page.wait_for_selector(".word")
     page.evaluate("document.querySelector('[data-column=a] select').options[1].isTheSame = true")
     for _ in range(3):  # after the second the first is drawn
@@ -362,14 +367,7 @@ def test_an_open_list_stays_while_another_run_loads(open_page):
 
 def test_gates_are_read_as_the_recipe_says_unless_another_reading_is_chosen(open_page):
     page = open_page(START)
-
-    def answer(route):
-        real = route.fetch().json()
-        real["runs"][0]["gate"] = "hard"
-        route.fulfill(json=real)
-
-    page.route("**/api/runs", answer)
-    page.reload()
+    tell_of_run(page, 0, gate="hard")
     page.locator("#value").select_option("decided")
     expect(words_of(page)).to_have_count(8)
     reading = page.get_by_label("Reading of the gates").first
