@@ -3,6 +3,7 @@
 import html
 import math
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,13 +44,8 @@ class Point(NamedTuple):
 
 def check_pictures() -> None:
     """Raises where what draws the pictures is not installed; better before the work than after."""
-    for library in ("matplotlib", "plotly"):
-        try:
-            __import__(library)
-        except ImportError:
-            raise G2Error(
-                f"--sweep draws its curve with {library}, which is not installed; pip install {library}"
-            ) from None
+    if find_spec("plotly") is None:
+        raise G2Error("--sweep draws its page with plotly, which is not installed; pip install 'g2lstm[view]'")
 
 
 def draw(sweep: Mapping[str, Any], folder: Path) -> None:

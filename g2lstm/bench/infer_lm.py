@@ -14,6 +14,7 @@ from g2lstm.bench.measure import median_ratio
 from g2lstm.bench.peers import Runner, Vectors
 from g2lstm.errors import G2Error
 from g2lstm.lm.evaluate import score
+from g2lstm.nn.mode import lstms
 from g2lstm.runs.language import TrainedLanguageModel
 from g2lstm.runs.trained import load_language_model
 
@@ -57,14 +58,14 @@ def measure(
         raise G2Error(f"{run} is compressed already; give the run that it was made of")
     text = torch.from_numpy(trained.split(split, data_dir).read(0, tokens + 1))
     tokens = len(text) - 1
-    lstms = [layer.to_lstm().eval().requires_grad_(False) for layer in trained.model.lstms]
-    weights = sum(parameter.numel() for lstm in lstms for parameter in lstm.parameters() if parameter.dim() > 1)
-    biases = sum(parameter.numel() for lstm in lstms for parameter in lstm.parameters()) - weights
+    plain = [layer.to_lstm().eval().requires_grad_(False) for layer in lstms(trained.model)]
+    weights = sum(parameter.numel() for lstm in plain for parameter in lstm.parameters() if parameter.dim() > 1)
+    biases = sum(parameter.numel() for lstm in plain for parameter in lstm.parameters()) - weights
     runners: dict[str, Runner] = {}
     rows: dict[str, Row] = {}
     for name in CONTESTANTS:
         try:
-            layers, features, stored = _read(name, lstms, trained.model.embedding(text[:-1]).detach().numpy())
+            layers, features, stored = _read(name, plain, trained.model.embedding(text[:-1]).detach().numpy())
             stored = stored or (weights * (1 if "int8" in name else 4) + biases * 4)
             rows[name] = Row(name, stored / 1e6, None, None, _perplexity(trained, features, text[1:]), tokens, "")
             runners[name] = _together(layers)

@@ -1,11 +1,12 @@
 """`g2lstm bench infer --task mt`: how many sentences a second a trained model translates."""
 
-import time
+import statistics
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from g2lstm.bench.measure import interleaved
 from g2lstm.mt.translate import translate
 from g2lstm.runs.trained import load_translation_model
 
@@ -22,11 +23,12 @@ class Row(NamedTuple):
     sentences_per_second: float
 
 
-def measure(run: Path, data_dir: Path | None = None, split: str = "test") -> Iterator[Row]:
-    """Yields a line for each way to translate a split; the model is loaded and used once before.
+def measure(run: Path, rounds: int = 5, data_dir: Path | None = None, split: str = "test") -> Iterator[Row]:
+    """Yields a line for each way to translate a split.
 
     Args:
         run: of a translation model.
+        rounds: of all ways in turn; the time of each is the median.
         data_dir: a folder that holds the named data sets.
         split: of the data that it was trained on.
     """
@@ -39,9 +41,10 @@ def measure(run: Path, data_dir: Path | None = None, split: str = "test") -> Ite
         f"beam {BEAM}, one sentence at a time": (encoded[:_SOME], BEAM, 1),
     }
     search = partial(translate, trained.model, source_eos=trained.source.eos_id, target_eos=trained.target.eos_id)
-    search(encoded[:_SOME], beam=BEAM)
-    for name, (sentences, beam, batch_size) in ways.items():
-        start = time.perf_counter()
-        search(sentences, beam=beam, batch_size=batch_size)
-        seconds = time.perf_counter() - start
-        yield Row(name, len(sentences), seconds, len(sentences) / seconds)
+    jobs = {
+        name: partial(search, sentences, beam=beam, batch_size=batch_size)
+        for name, (sentences, beam, batch_size) in ways.items()
+    }
+    for name, times in interleaved(jobs, rounds).items():
+        count, seconds = len(ways[name][0]), statistics.median(times)
+        yield Row(name, count, seconds, count / seconds)

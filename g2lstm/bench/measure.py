@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+_HIGH_WATER = Path("/proc/self/clear_refs")
 _RETURN_BLOCKS = "MALLOC_MMAP_THRESHOLD_"  # set at all, it stops being adapted
 
 
@@ -53,10 +54,9 @@ def peak_memory(function: Callable[..., Any], warm_up: tuple[Any, ...], argument
 
     Before that `function(*warm_up)` runs once, uncounted: it loads libraries and starts threads. In that process glibc
     hands every large block back to the system as soon as it is freed; by default it keeps some, as its heuristics have
-    it, and the same program's peak varies by a tenth from run to run. None where the system has no /proc.
+    it, and the same program's peak varies by a tenth from run to run. None where the system has no /proc; the function
+    runs there too.
     """
-    if not Path("/proc/self/clear_refs").exists():
-        return None
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(
@@ -73,7 +73,7 @@ def peak_memory(function: Callable[..., Any], warm_up: tuple[Any, ...], argument
             os.environ[_RETURN_BLOCKS] = before
     sender.close()
     try:
-        peak: float = receiver.recv()
+        peak: float | None = receiver.recv()
     finally:
         process.join()
     return peak
@@ -84,7 +84,11 @@ def _measure_peak(
 ) -> None:
     torch.set_num_threads(threads)
     function(*warm_up)
-    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
+    if not _HIGH_WATER.exists():
+        function(*arguments)
+        sender.send(None)
+        return
+    _HIGH_WATER.write_text("5")  # resets the mark
     before = _status("VmRSS")
     function(*arguments)
     sender.send((_status("VmHWM") - before) / 1024)

@@ -136,7 +136,7 @@ def infer(
     if found.recipe.task == "lm":
         _infer_lm(run, rounds, split, data_dir, as_json)
     else:
-        _infer_mt(run, split, data_dir, as_json)
+        _infer_mt(run, rounds, split, data_dir, as_json)
 
 
 def _infer_lm(run: Path, rounds: int, split: str, data_dir: Path | None, as_json: bool) -> None:
@@ -160,15 +160,21 @@ def _infer_lm(run: Path, rounds: int, split: str, data_dir: Path | None, as_json
     console().print(table)
 
 
-def _infer_mt(run: Path, split: str, data_dir: Path | None, as_json: bool) -> None:
+def _infer_mt(run: Path, rounds: int, split: str, data_dir: Path | None, as_json: bool) -> None:
     from g2lstm.bench import infer_mt
 
-    rows = list(infer_mt.measure(run, data_dir, split))
+    rows = list(infer_mt.measure(run, rounds, data_dir, split))
     threads = torch.get_num_threads()
     if as_json:
         print(json.dumps({"threads": threads, "rows": [row._asdict() for row in rows]}))
         return
-    table = Table("search", "sentences", "seconds", "sentences/s", title=f"{run}, {split}, {threads} threads")
+    table = Table(
+        "search",
+        "sentences",
+        "seconds",
+        "sentences/s",
+        title=f"{run}, {split}, {threads} threads, median of {rounds} rounds or more",
+    )
     for row in rows:
         table.add_row(row.name, f"{row.sentences:,}", f"{row.seconds:.2f}", f"{row.sentences_per_second:.0f}")
     console().print(table)

@@ -13,6 +13,7 @@ from g2lstm.cli.options import Json, Set
 from g2lstm.cli.output import console, error_console
 from g2lstm.cli.progress import bar
 from g2lstm.cli.study import carry_out
+from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
     from g2lstm.study.plan import Study
@@ -40,6 +41,7 @@ def demo(
     takes five minutes at most on two cores. It can be stopped; called again, it goes on, and finds what is done.
     """
     from g2lstm.inspect.report import check_out
+    from g2lstm.runs.compressed import default_folder
     from g2lstm.study.demo import demo as plan
     from g2lstm.study.runner import jobs_of
 
@@ -47,6 +49,9 @@ def demo(
     check_out(report)
     study = plan([*([] if minutes is None else [f"train.minutes={minutes}"]), *(overrides or ())])
     jobs = jobs_of(study, out)
+    for job in jobs:
+        if job.training is None and (small := default_folder(out / job.plan.name, PRESET)).exists():
+            raise G2Error(f"{small} was made of another {job.plan.name} than the demo would train; move it away too")
     is_done = all(job.is_done for job in jobs) and report.is_file()
     if is_done:
         _say(f"found the results of an earlier demo in {out}; choose another folder with --out to do it again")
@@ -106,10 +111,11 @@ def _compress(run: Path, folder: Path, show: Any) -> None:
 
 def _count_gates(run: Path, progress: Any) -> None:
     from g2lstm.inspect.examine import examine
+    from g2lstm.runs.directory import RunDirectory
     from g2lstm.runs.trained import load
 
     found = examine(load(run), run.name, split="valid", samples=_WINDOWS, eval_gate="soft", progress=progress)
-    _write(run / "gates" / "gates.json", found.numbers)
+    _write(RunDirectory(run).own("gates") / "gates.json", found.numbers)
 
 
 def demo_rows(study: "Study", out: Path) -> tuple[list[dict[str, Any]], tuple[str, ...]]:

@@ -17,6 +17,7 @@ from g2lstm.cli.output import console, error_console
 from g2lstm.cli.train import BarObserver
 
 if TYPE_CHECKING:
+    from g2lstm.study.plan import Study
     from g2lstm.study.runner import Job
     from g2lstm.study.table import Table as Found
     from g2lstm.training.loop import Progress
@@ -146,7 +147,6 @@ def study(
 
     Examples: `g2lstm study table3 --dry-run`, `g2lstm study table3 --seeds 2 --markdown`
     """
-    from g2lstm.study.figures import check_pictures
     from g2lstm.study.runner import jobs_of
     from g2lstm.study.studies import find_study
     from g2lstm.study.table import build, to_json, to_markdown
@@ -156,14 +156,12 @@ def study(
     if dry_run:
         _show_jobs(jobs, out, as_json)
         return
-    if name == "figures":
-        check_pictures()
     failures: dict[str, str] = {}
     if not table_only and not all(job.is_done for job in jobs):
         failures = carry_out(jobs, out, data_dir)
         jobs = jobs_of(chosen, out, tuple(only or ()))
     tables = [build(table, chosen.plans, out) for table in chosen.tables]
-    files = [] if failures or name != "figures" else _draw(jobs, out, data_dir)
+    files = [] if failures or name != "figures" else _draw(chosen, out, data_dir)
     if as_json:
         result: dict[str, Any] = {"study": name, "scale": scale, "seeds": seeds, "out": str(out)}
         result |= {"tables": [to_json(table) for table in tables], "files": [str(file) for file in files]}
@@ -184,12 +182,12 @@ def study(
         raise typer.Exit(2)
 
 
-def _draw(jobs: "list[Job]", out: Path, data_dir: Path | None) -> list[Path]:
+def _draw(study: "Study", out: Path, data_dir: Path | None) -> list[Path]:
     from g2lstm.cli.progress import bar
     from g2lstm.study.figures import draw_figures
 
     with bar() as show:
-        return draw_figures([job.plan for job in jobs], out, data_dir, partial(show, "counting gates"))
+        return draw_figures(study.plans, out, data_dir, partial(show, "counting gates"))
 
 
 def show_table(table: "Found") -> None:
@@ -235,7 +233,7 @@ def _job_facts(job: "Job") -> dict[str, Any]:
         **trained,
         "measured": len(job.plan.measurements) - len(job.missing),
         "measurements": len(job.plan.measurements),
-        "seconds_left": sum(job.stages.values()),
+        "seconds_left": 0.0 if job.is_done else None if job.estimate is None else sum(job.stages.values()),
         "bytes": None if job.estimate is None else job.estimate.bytes,
     }
 
@@ -251,15 +249,17 @@ def _show_jobs(jobs: "list[Job]", out: Path, as_json: bool) -> None:
     for heading in ("run", "recipe", "trained", "measured", "time left", "memory"):
         table.add_column(heading, justify="left" if heading in ("run", "recipe") else "right")
     for job, each in zip(jobs, facts, strict=True):
-        unknown = job.estimate is None
+        left, size = each["seconds_left"], each["bytes"]
         table.add_row(
             each["run"],
             each["recipe"],
             "yes" if job.training else "begun" if (out / job.plan.name).exists() else "no",
             f"{each['measured']} of {each['measurements']}",
-            "-" if job.is_done else "?" if unknown else duration(each["seconds_left"]),
-            "?" if unknown else f"{each['bytes'] / 1e6:,.0f} MB",
+            "-" if job.is_done else "?" if left is None else duration(left),
+            "?" if size is None else f"{size / 1e6:,.0f} MB",
         )
     console().print(table)
-    known = sum(each["seconds_left"] for each in facts)
-    console().print(f"In all about {duration(known)}. {HOW}", highlight=False, markup=False, soft_wrap=True)
+    known = [each["seconds_left"] for each in facts if each["seconds_left"] is not None]
+    others = len(facts) - len(known)
+    more = f" and {others} runs on text that nothing is known of" if others else ""
+    console().print(f"In all about {duration(sum(known))}{more}. {HOW}", highlight=False, markup=False, soft_wrap=True)

@@ -45,7 +45,7 @@ def compress(model: Model, spec: str | Spec) -> Model:
     found, groups = survey(model), {group for group in GROUPS if getattr(wanted, group)}
     for left in found.left:
         if groups & set(left.groups):
-            warnings.warn(f"compress leaves {left.name or 'the model itself'} alone: {left.reason}", stacklevel=3)
+            warnings.warn(f"compress leaves {left.name or 'the model itself'} alone: {left.reason}", stacklevel=2)
     matrices = _encode(found, wanted)
     if not matrices:
         there = sorted({matrix.group for matrix in found.matrices.values()}, key=GROUPS.index)

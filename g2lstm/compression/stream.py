@@ -20,7 +20,7 @@ from g2lstm.lm.model import LanguageModel
 from g2lstm.nn.convert import why_not
 from g2lstm.nn.gate import GateRule
 from g2lstm.nn.lstm import G2LSTM
-from g2lstm.nn.mode import evaluating
+from g2lstm.nn.mode import evaluating, lstms
 
 
 class TokenSession:
@@ -98,7 +98,9 @@ def stream(model: nn.Module, threads: int | None = None) -> Session | TokenSessi
             return open_session(layers, hard, threads)
         parts = [_layers(layer) for layer in model.layers]
         if len({hard for _, hard in parts}) > 1:
-            raise G2Error("only some layers of this model have hard gates; set eval_gate to the same in all of them")
+            raise G2Error(
+                "not all layers of this model have the same hard gates; give all the same eval_gate and gates"
+            )
     embedding = _matrix(model.embedding)
     own = model.softmax_weight
     softmax = Softmax(embedding if own is None else _matrix(own), model.softmax_bias.float().numpy(force=True))
@@ -121,7 +123,7 @@ def can_replace(model: LanguageModel) -> bool:
         and bias.dtype == torch.float32
         and type(model) is LanguageModel
         and all(type(layer) in (G2LSTM, CompressedLSTM) for layer in model.layers)  # those under a parametrisation not
-        and len({layer.eval_gate for layer in model.lstms}) == 1
+        and len({(layer.eval_gate, layer.gates) for layer in lstms(model)}) == 1
     )
 
 
@@ -145,12 +147,14 @@ def _layers(lstm: nn.Module) -> tuple[list[Layer], str]:
         return lstm.session_layers(rule), hard
     if (why := why_not(lstm, G2LSTM if isinstance(lstm, G2LSTM) else nn.LSTM)) is not None:
         raise G2Error(f"this layer cannot stream: {why}")
-    scale = rule.row_scale(lstm.hidden_size, torch.empty(0, device="cpu"))
+    scale = rule.row_scale(lstm.hidden_size, torch.empty(0, dtype=torch.float32, device="cpu"))
     layers = []
     for weights in lstm.all_weights:
         w_x, w_h, *biases = (weight.detach().to("cpu", torch.float32) for weight in weights)
         terms = (Term(Dense(w_x * scale.unsqueeze(1)), "x"), Term(Dense(w_h * scale.unsqueeze(1)), "h"))
-        layers.append(Layer(w_x.size(1), terms, (sum(biases, torch.zeros(1, device="cpu")) * scale).numpy()))
+        layers.append(
+            Layer(w_x.size(1), terms, (sum(biases, torch.zeros(1, dtype=torch.float32, device="cpu")) * scale).numpy())
+        )
     return layers, hard
 
 

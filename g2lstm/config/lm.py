@@ -92,7 +92,7 @@ class CacheSection(Section):
 
     window: Count = 3785
     theta: Positive = 0.6626
-    lambda_: Share = Field(default=0.1279, alias="lambda")
+    lambda_: DropProbability = Field(default=0.1279, alias="lambda")
 
 
 class LmEvaluate(Section):

@@ -8,14 +8,21 @@ from typing import Any
 
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 # To set the first is to take back what was chosen to go with its former value.
-_REPLACES = {"data.name": ["data.path"], "data.path": ["data.name"], "model.method": ["model.tau"]}
+_REPLACES = {
+    "data.name": ["data.path"],
+    "data.path": ["data.name"],
+    "model.method": ["model.tau"],
+    "train.batch_size": ["train.batch_tokens"],
+    "train.batch_tokens": ["train.batch_size"],
+}
 
 
 def apply_overrides(tables: dict[str, Any], overrides: Sequence[str]) -> list[str]:
     """Sets keys in `tables`, in place, and returns what is wrong with the overrides.
 
     A key that only makes sense with the former value of another goes with it, unless it is set too: `data.name` with
-    `data.path` and the reverse, `model.tau` with `model.method`, an optimizer's settings with `train.optimizer.name`.
+    `data.path` and the reverse, `train.batch_size` with `train.batch_tokens` and the reverse, `model.tau` with
+    `model.method`, an optimizer's settings with `train.optimizer.name`.
     """
     problems = []
     settings: dict[str, str] = {}

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import tomli_w
 from pydantic import BaseModel
@@ -14,5 +16,9 @@ def recipe_to_toml(recipe: BaseModel) -> str:
 
 def recipe_hash(recipe: BaseModel) -> str:
     """Sixteen hexadecimal digits that are equal for equal recipes, however they were written."""
-    canonical = json.dumps(recipe.model_dump(by_alias=True, exclude_none=True), sort_keys=True)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    return tables_hash(recipe.model_dump(by_alias=True, exclude_none=True))
+
+
+def tables_hash(tables: Mapping[str, Any]) -> str:
+    """The same of what a file says, whatever is the default of what it does not say."""
+    return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()[:16]

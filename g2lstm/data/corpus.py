@@ -24,6 +24,7 @@ from g2lstm.data.tokenize import Tokenizer, train_tokenizer, word_tokenizer
 from g2lstm.errors import G2Error
 
 FORMAT = 1  # of the prepared files; part of their names
+_MOST_AT_ONCE = 1 << 30  # bytes; Linux reads no more than 2 GiB in one call
 SAMPLE_BYTES = 1 << 27  # of text that byte-pair encoding is trained on
 
 
@@ -54,7 +55,15 @@ class MappedArray:
     def read(self, start: int, count: int) -> npt.NDArray[Any]:
         """A copy of the rows from `start` on: (count, …), fewer at the end."""
         rows = self.values[start : start + count]
-        content = os.pread(self._file, rows.nbytes, self._start + start * self.values.strides[0])
+        place, left = self._start + start * self.values.strides[0], rows.nbytes
+        parts = [b""]
+        while left:
+            part = os.pread(self._file, min(left, _MOST_AT_ONCE), place)
+            if not part:
+                raise OSError(f"the file of the tokens ends {left} bytes too early")
+            place, left = place + len(part), left - len(part)
+            parts.append(part)
+        content = parts[-1] if len(parts) <= 2 else b"".join(parts)
         return np.frombuffer(content, rows.dtype).reshape(rows.shape)
 
     def release(self) -> None:

@@ -82,7 +82,7 @@ class Columns:
         the generator behind `lengths` to the state it had after that window.
 
         Args:
-            lengths: of the windows, for example from `bptt_lengths` or `itertools.repeat(70)`.
+            lengths: of the windows, for example `itertools.repeat(70)`.
             start: the first row to read.
         """
         remaining = iter(lengths)
@@ -116,14 +116,6 @@ def sample_bptt(
     normal = torch.randn((), dtype=torch.float64, generator=generator).item()
     mean = bptt / 2 if uniform < half_probability else bptt
     return max(minimum, int(mean + deviation * normal))
-
-
-def bptt_lengths(
-    bptt: int, generator: torch.Generator, *, deviation: float = 5.0, half_probability: float = 0.05, minimum: int = 5
-) -> Iterator[int]:
-    """Endless lengths, each drawn by `sample_bptt` when it is asked for."""
-    while True:
-        yield sample_bptt(bptt, generator, deviation=deviation, half_probability=half_probability, minimum=minimum)
 
 
 def learning_rate_scale(length: int, bptt: int) -> float:

@@ -250,7 +250,7 @@ def _of_translation_model(
 
 def _of_layer(module: nn.LSTM | G2LSTM, run: Runner, steps: int, batch: int, generator: torch.Generator) -> Pairs:
     shape = (batch, steps) if module.batch_first else (steps, batch)
-    x = torch.rand(*shape, module.input_size, generator=generator) * 2 - 1
+    x = torch.rand(*shape, module.input_size, generator=generator, dtype=torch.float32) * 2 - 1
     count = module.num_layers * (2 if module.bidirectional else 1)
     h, c = _drawn_state(count, batch, module.proj_size or module.hidden_size, module.hidden_size, generator)
     got = run({"input": x.numpy(), "h": h.numpy(), "c": c.numpy()})
@@ -260,8 +260,8 @@ def _of_layer(module: nn.LSTM | G2LSTM, run: Runner, steps: int, batch: int, gen
 
 
 def _drawn_state(count: int, batch: int, width: int, hidden: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    h = torch.rand(count, batch, width, generator=generator) * 2 - 1
-    return h, torch.randn(count, batch, hidden, generator=generator)
+    h = torch.rand(count, batch, width, generator=generator, dtype=torch.float32) * 2 - 1
+    return h, torch.randn(count, batch, hidden, generator=generator, dtype=torch.float32)
 
 
 def _states(layers: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[str, Tensor]]:

@@ -13,7 +13,6 @@ from g2lstm.export.weights import Matrix, lookup, product
 from g2lstm.lm.model import LanguageModel, weight_of
 from g2lstm.mt.model import TranslationModel
 from g2lstm.nn.lstm import G2LSTM
-from g2lstm.nn.mode import lstms
 
 
 def language_model(model: LanguageModel, activations: str) -> Graph:
@@ -48,7 +47,7 @@ def encoder(model: TranslationModel, activations: str) -> Graph:
     shared = model.source_embedding is None
     table = model.target_embedding if model.source_embedding is None else model.source_embedding
     x = lookup(graph, source, _table(table, "target_embedding.weight" if shared else "source_embedding.weight"))
-    for number, layer in enumerate(lstms(model.encoder)):
+    for number, layer in enumerate(_recurrent(model.encoder)):
         below, sequences = x, Sequences(lengths, is_token) if number == 0 else None
         x, _ = run(graph, below, None, layers_of(layer, f"encoder.{number}."), sequences)
         if model.residual and number > 1:
@@ -87,7 +86,7 @@ def decoder(model: TranslationModel, activations: str) -> Graph:
     keys = graph.input("keys", FLOAT, "batch", "source", hidden)
     is_padding = graph.input("is_padding", TRUTH, "batch", "source")
     states = [_state_input(graph, number, hidden, "rows") for number in range(len(model.decoder))]
-    layers = [layers_of(layer, f"decoder.{number}.")[0][0] for number, layer in enumerate(lstms(model.decoder))]
+    layers = [layers_of(layer, f"decoder.{number}.")[0][0] for number, layer in enumerate(_recurrent(model.decoder))]
 
     embedding = _table(model.target_embedding, "target_embedding.weight")
     x, last = step(graph, lookup(graph, tokens, embedding), states[0], layers[0])
@@ -140,6 +139,10 @@ def layer(module: nn.LSTM | G2LSTM, activations: str) -> Graph:
         joined = graph.operators("Concat", [end[part] for end in ends], 1, axis=0)[0]
         graph.output(joined, name, FLOAT, count, "batch", size)
     return graph
+
+
+def _recurrent(modules: nn.ModuleList) -> list[nn.LSTM | G2LSTM]:
+    return [module for module in modules if isinstance(module, nn.LSTM | G2LSTM)]
 
 
 def _table(owner: nn.Module | Tensor, name: str) -> Matrix:

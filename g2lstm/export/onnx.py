@@ -18,6 +18,7 @@ from torch import nn
 from g2lstm.errors import G2Error
 from g2lstm.lm.model import LanguageModel
 from g2lstm.mt.model import TranslationModel
+from g2lstm.nn.checks import checked_option
 from g2lstm.nn.convert import why_not
 from g2lstm.nn.lstm import G2LSTM
 from g2lstm.nn.mode import evaluating, lstms
@@ -87,8 +88,12 @@ def export_onnx(
         raise G2Error(f"the name of an export must end with .onnx, got {str(path)!r}; give a file such as model.onnx")
     if activations not in ACCURACY:
         raise G2Error(f"activations must be one of {', '.join(map(repr, ACCURACY))}, got {activations!r}")
+    if eval_gate is not None:
+        checked_option("eval_gate", eval_gate)
     module = _checked_module(model if isinstance(model, nn.Module) else model.model)
     tokenizers = {} if isinstance(model, nn.Module) else tokenizers_of(model)
+    if eval_gate not in (None, "soft") and not lstms(module):
+        raise G2Error(f"a torch.nn.LSTM has soft gates, not {eval_gate!r} ones; give the G2LSTM, or eval_gate='soft'")
     parts = ("encoder", "decoder") if isinstance(module, TranslationModel) else ("model",)
     names = {part: path.name if part == "model" else f"{path.stem}.{part}.onnx" for part in parts}
     kept = [*names.values(), *(f"{path.stem}.{name}" for name in tokenizers), f"{path.stem}.json"]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from g2lstm.errors import G2Error
 from g2lstm.lm.evaluate import Progress, Score, Tokens, check_tokens, score, token_slice
 from g2lstm.lm.model import LanguageModel, detach_state
-from g2lstm.nn.mode import evaluating
+from g2lstm.nn.mode import evaluating, lstms
 
 
 @dataclass(frozen=True)
@@ -166,5 +166,5 @@ def _restored(parameters: list[nn.Parameter]) -> Iterator[list[Tensor]]:
 
 
 def _check_gate(model: LanguageModel, eval_gate: str | None) -> None:
-    if "hard" in ([eval_gate] if eval_gate else [layer.eval_gate for layer in model.lstms]):
+    if "hard" in ([eval_gate] if eval_gate else [layer.eval_gate for layer in lstms(model)]):
         raise G2Error("hard gates have no gradient to learn from; use eval_gate='soft' or 'tempered'")

@@ -120,9 +120,9 @@ class LanguageModel(nn.Module):
             layer.reset_parameters()
 
     @property
-    def lstms(self) -> list[G2LSTM]:
-        """The recurrent layers, first to last."""
-        return [layer for layer in self.layers if isinstance(layer, G2LSTM)]
+    def lstms(self) -> list[nn.LSTM | G2LSTM]:
+        """The recurrent layers, first to last; plain ones after `freeze_`."""
+        return [layer for layer in self.layers if isinstance(layer, nn.LSTM | G2LSTM)]
 
     @property
     def vocabulary_size(self) -> int:

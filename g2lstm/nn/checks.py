@@ -86,10 +86,10 @@ def arrange(layer: "G2LSTM", input: Tensor | PackedSequence, hx: tuple[Tensor, T
     """Checks input and states, and lays them out time first."""
     if isinstance(input, PackedSequence):
         x, batch_sizes, sorted_indices, unsorted_indices = input
-        if batch_sizes.dtype != torch.int64 or (not torch.compiler.is_compiling() and int(batch_sizes.sum()) != len(x)):
+        if batch_sizes.dtype != torch.int64 or not (torch.compiler.is_compiling() or _fit(batch_sizes, len(x))):
             raise G2Error(
-                f"a PackedSequence needs int64 batch_sizes that sum to its {len(x)} rows, got {batch_sizes}; "
-                "make it with torch.nn.utils.rnn.pack_sequence or pack_padded_sequence"
+                f"a PackedSequence needs int64 batch_sizes that never grow and sum to its {len(x)} rows, got "
+                f"{batch_sizes}; make it with torch.nn.utils.rnn.pack_sequence or pack_padded_sequence"
             )
         batch, is_batched, batch_first = int(batch_sizes[0]), True, False
     else:
@@ -124,6 +124,10 @@ def arrange(layer: "G2LSTM", input: Tensor | PackedSequence, hx: tuple[Tensor, T
                 raise G2Error(
                     f"the first state {name} is {state.dtype}, but the input is {x.dtype}; convert one of them"
                 )
+            if state.device != x.device:
+                raise G2Error(
+                    f"the first state {name} is on {state.device}, but the input on {x.device}; move one of them"
+                )
             expected = (stacked, batch, size) if is_batched else (stacked, size)
             if tuple(state.shape) != expected:
                 raise G2Error(
@@ -135,6 +139,12 @@ def arrange(layer: "G2LSTM", input: Tensor | PackedSequence, hx: tuple[Tensor, T
         if sorted_indices is not None:
             h, c = h.index_select(1, sorted_indices), c.index_select(1, sorted_indices)
     return Arranged(x, h, c, batch_sizes, sorted_indices, unsorted_indices, is_batched, batch_first)
+
+
+def _fit(batch_sizes: Tensor, rows: int) -> bool:
+    """Whether so many sequences at each step, the longest first, can make up so many rows."""
+    sizes = batch_sizes.tolist()
+    return bool(sizes) and sizes == sorted(sizes, reverse=True) and sizes[-1] > 0 and sum(sizes) == rows
 
 
 def _check_features(layer: "G2LSTM", x: Tensor) -> None:
@@ -172,6 +182,10 @@ def arrange_noise(layer: "G2LSTM", noise: Sequence[Tensor], arranged: Arranged) 
     for index, tensor in enumerate(noise):
         if tuple(tensor.shape) != expected:
             raise G2Error(f"noise[{index}] must have shape {expected}, got {tuple(tensor.shape)}")
+        if tensor.device != arranged.x.device:
+            raise G2Error(
+                f"noise[{index}] is on {tensor.device}, but the input on {arranged.x.device}; move one of them"
+            )
         if not tensor.isfinite().all():
             raise G2Error(f"noise[{index}] must be finite; torch.rand(...).logit() can return -inf, draw that anew")
     return [tensor.detach() if arranged.is_batched else tensor.detach().unsqueeze(1) for tensor in noise]

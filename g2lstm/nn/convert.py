@@ -8,12 +8,14 @@ import torch
 from torch import nn
 
 from g2lstm.errors import G2Error
+from g2lstm.nn.checks import OPTIONS
 from g2lstm.nn.gate import GateRule
 from g2lstm.nn.lstm import G2LSTM
 
 Model = TypeVar("Model", bound=nn.Module)
 Recurrent = TypeVar("Recurrent", nn.LSTM, G2LSTM)
 
+_OWN = (*OPTIONS, "_gate_listener")  # attributes that a `torch.nn.LSTM` has no use for
 _SHAPE = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional", "proj_size")
 
 
@@ -127,7 +129,7 @@ def _convertible(model: nn.Module, kind: type[Recurrent], action: str) -> Iterat
     """The layers of this kind by name, but for those that are left alone, which are named in a warning."""
     for name, module in model.named_modules():
         if (why := why_not(module, kind)) is not None:
-            warnings.warn(f"{action} leaves {_called(name)} alone: {why}", stacklevel=4)
+            warnings.warn(f"{action} leaves {_called(name)} alone: {why}", stacklevel=3)
         elif type(module) is kind:
             yield name, module
 
@@ -186,7 +188,8 @@ def _refuse_tied_elsewhere(model: nn.Module, replaced: set[nn.Module], rules: li
     rule_of: dict[nn.Parameter, GateRule] = {}
     for layer, rule in rules:
         for name in _scaled_names(layer):
-            if rule_of.setdefault(getattr(layer, name), rule) != rule:
+            other = rule_of.setdefault(getattr(layer, name), rule)
+            if other != rule and not (other.is_plain and rule.is_plain):
                 raise G2Error(
                     f"two layers share their {name} but not their temperature in evaluation, so no weights serve both; "
                     "give them the same method, tau and eval_gate first"
@@ -214,6 +217,8 @@ def replace_all(model: Model, made: Mapping[nn.Module, nn.Module]) -> Model:
     """Puts each new module in the place of its old one, wherever that is used, with its hooks and attributes."""
     for old, new in made.items():
         for name, value in vars(old).items():
+            if name in _OWN and not isinstance(new, G2LSTM):
+                continue
             is_hooks = name.endswith("_hooks") or "_hooks_" in name or name == "_is_full_backward_hook"
             if is_hooks or name not in vars(new):
                 new.__dict__[name] = value  # the dicts themselves: handles from before can still remove their hooks

@@ -97,10 +97,11 @@ def _check(dtype: torch.dtype, *pairs: tuple[Tensor | None, tuple[int, ...]]) ->
     for tensor, expected in pairs:
         if tensor is None:
             continue
-        if tuple(tensor.shape) != expected or tensor.dtype != dtype or not tensor.is_contiguous():
+        is_right = tuple(tensor.shape) == expected and tensor.dtype == dtype and tensor.is_contiguous()
+        if not is_right or tensor.device.type != "cpu":
             raise ValueError(
-                f"the LSTM kernel needs a contiguous {dtype} tensor of shape {expected}, "
-                f"got {tensor.dtype} {tuple(tensor.shape)}"
+                f"the LSTM kernel needs a contiguous {dtype} tensor of shape {expected} on the CPU, "
+                f"got {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
             )
 
 

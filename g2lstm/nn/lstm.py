@@ -8,14 +8,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from g2lstm.nn import stock
-from g2lstm.nn.backends import BACKENDS, choose
+from g2lstm.nn.backends import choose
 from g2lstm.nn.checks import OPTIONS, Arranged, arrange, arrange_noise, check_projection, checked_option, is_autocast
 from g2lstm.nn.draw import draw_drop, draw_noise
 from g2lstm.nn.gate import GateRule, GateValues
 from g2lstm.nn.gates import Gates, collect, gate_values
 from g2lstm.nn.layer import LayerOutput, Weights
-
-__all__ = ["BACKENDS", "G2LSTM"]
 
 DEFAULT_TAU = {"gumbel": 0.9, "sharpened": 0.2, "sigmoid": 1.0}
 
@@ -240,7 +238,8 @@ class G2LSTM(nn.RNNBase):
 
         Args:
             lstm: the layer to start from.
-            **options: this class's own arguments: method, tau, noise_rate, ...
+            **options: this class's own arguments: method, tau, noise_rate, ... With eval_gate "hard" the output is
+                another, since no `torch.nn.LSTM` has hard gates.
         """
         from g2lstm.nn.convert import from_lstm
 

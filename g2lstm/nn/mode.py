@@ -33,7 +33,7 @@ def evaluating(model: nn.Module, eval_gate: str | None = None, *, packed: bool =
             how a text is cut into batches; so within a call that does not allow it, none can.
     """
     layers = lstms(model)
-    was_training, gates = model.training, [layer.eval_gate for layer in layers]
+    modes, gates = [(module, module.training) for module in model.modules()], [layer.eval_gate for layer in layers]
     token = _UNPACKED.set(not packed or _UNPACKED.get())
     try:
         model.eval()
@@ -42,7 +42,8 @@ def evaluating(model: nn.Module, eval_gate: str | None = None, *, packed: bool =
         yield
     finally:
         _UNPACKED.reset(token)
-        model.train(was_training)
+        for module, was_training in modes:
+            module.training = was_training
         for layer, gate in zip(layers, gates, strict=True):
             layer.eval_gate = gate
 

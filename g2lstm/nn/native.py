@@ -44,8 +44,8 @@ def _run_direction(
 run_layer = in_each_direction(_run_direction)
 
 
-def _engine(device: torch.device) -> ModuleType:
-    return kernel if device.type == "cpu" and kernel.find().library is not None else fallback
+def _engine() -> ModuleType:
+    return fallback if kernel.find().library is None else kernel
 
 
 def _working_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -79,13 +79,12 @@ def _forward(
         w_h = drop(w_h, drop_stream, drop_probability)
     values = x @ w_x.t() if bias is None else torch.addmm(bias, x, w_x.t())
     rule = GateRule(tau, gates, hard)
-    out, cells = _engine(x.device).forward(values, noise, w_h, w_r, h0, c0, rows, offset, rule)
+    out, cells = _engine().forward(values, noise, w_h, w_r, h0, c0, rows, offset, rule)
     if batch_sizes is None:
         last = slice(0, len(h0)) if backwards else slice(len(out) - len(h0), None)
         h_last, c_last = out[last].clone(), cells[last].clone()
     else:
         _, last_rows = previous_rows(rows, offset, len(h0))
-        last_rows = last_rows.to(x.device)
         h_last, c_last = out[last_rows], cells[last_rows]
     return out, h_last, c_last, values, cells
 
@@ -143,7 +142,7 @@ def _gradients(
     else:  # the recurrence turns it into the gradient of h
         d_out = d_out.clone(memory_format=torch.contiguous_format)
     rule = GateRule(tau, gates, hard)
-    d_values = _engine(x.device).backward(values, cells, w_h, w_r, c0, d_out, d_h, d_c, rows, offset, rule)
+    d_values = _engine().backward(values, cells, w_h, w_r, c0, d_out, d_h, d_c, rows, offset, rule)
     del w_h  # with DropConnect a copy, whose place the gradients take
 
     if batch_sizes is None:  # h before each step: the outputs moved by one step, with no copy of them
@@ -152,7 +151,7 @@ def _gradients(
         d_w_h = (d_values[rest].t() @ out[moved]).addmm_(d_values[first].t(), h0)
     else:
         before, _ = previous_rows(rows, offset, batch)
-        d_w_h = d_values.t() @ torch.cat([h0, out])[before.to(x.device)]
+        d_w_h = d_values.t() @ torch.cat([h0, out])[before]
     if drop_stream is not None:
         d_w_h = drop(d_w_h, drop_stream, drop_probability)
     d_x = d_values @ w_x if wants_x else x.new_empty(0)

@@ -2,10 +2,9 @@
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
 from g2lstm.nn.gate import GateRule
-from g2lstm.nn.layer import LayerOutput, Weights, in_each_direction
+from g2lstm.nn.layer import LayerOutput, Weights, in_each_direction, product
 
 
 def _run_direction(
@@ -30,7 +29,7 @@ def _run_direction(
         c_now = f * c[:n] + i * g
         h_now = o * torch.tanh(c_now)
         if weights.w_r is not None:
-            h_now = linear(h_now, weights.w_r)
+            h_now = product(h_now, weights.w_r)
         outputs[t] = h_now
         h, c = torch.cat([h_now, h[n:]]), torch.cat([c_now, c[n:]])
     out = torch.stack(outputs) if batch_sizes is None else torch.cat(outputs)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from torch import Tensor
 
 from g2lstm.compression.header import ENTRY, parse_header, spec_of
 from g2lstm.config import Recipe, load_recipe, recipe_hash, recipe_to_toml
-from g2lstm.config.load import TASKS, task_of
+from g2lstm.config.load import TASKS, read_tables, task_of
 from g2lstm.config.sealed import seal
+from g2lstm.config.write import tables_hash
 from g2lstm.data.bounded import parse_json, read_bounded, read_json
 from g2lstm.data.cache import write_atomically
 from g2lstm.data.tokenize import Tokenizer
@@ -93,10 +95,19 @@ class RunDirectory:
         first = ("tokenizer*.json", ".tokenizer*.tmp", ".recipe.toml.*.tmp") if ".lock" in names else ()
         return any(not any(fnmatch(name, one) for one in (".lock", *first)) for name in names)
 
-    @property
+    @cached_property
     def recipe(self) -> Recipe:
-        """The recipe, complete."""
+        """The recipe, complete, as it was when it was first asked for."""
         return load_recipe(self.recipe_file)
+
+    @cached_property
+    def recipe_hash(self) -> str:
+        """Of what recipe.toml said when this was first asked for; a later version's new settings do not change it."""
+        return tables_hash(read_tables(self.recipe_file))
+
+    def has_checkpoints(self) -> bool:
+        """Whether there is one that training could go on from, whole or not."""
+        return any(self.checkpoints.glob("step-*.json"))
 
     def tokenizer(self, name: str = "tokenizer.json") -> Tokenizer:
         """A tokenizer that the model was trained with, by the name of its file."""

@@ -158,7 +158,8 @@ def score_translation(
 
 
 def _gate_of(trained: TrainedLanguageModel | TrainedTranslationModel, eval_gate: str | None) -> str:
-    return lstms(trained.model)[0].eval_gate if eval_gate is None else eval_gate
+    layers = lstms(trained.model)  # none after `freeze_`
+    return eval_gate or (layers[0].eval_gate if layers else "soft")
 
 
 def _facts(

@@ -7,6 +7,7 @@ from g2lstm.study import paper
 from g2lstm.study.columns import compression_columns
 from g2lstm.study.plan import (
     BASELINE,
+    METHOD,
     METHODS,
     OURS,
     Column,
@@ -22,17 +23,25 @@ from g2lstm.study.plan import (
 _RECIPES = {"small": "embedded", "paper": "ptb"}
 # How a trained LSTM is finetuned: at a low rate that falls, or with averaged weights.
 _FINETUNE = {"small": "train.optimizer.lr=1e-3", "paper": "train.optimizer.start=asgd"}
-_CONVERTED_EPOCHS = (4, 16)
+# Rows are compared by epochs, whatever each of these costs.
+_BUDGET = "train.minutes="
 # What each row is called, and what it changes.
 _VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
-    **{method: (title, (f"model.method={method}",)) for method, title in METHODS.items()},
+    **{method: (title, (f"{METHOD}={method}",)) for method, title in METHODS.items()},
     "ifo": ("G², output gate too", ("model.gates=ifo",)),
     **{f"tau{tau}": (f"G², τ {tau}", (f"model.tau={tau}",)) for tau in (0.3, 0.5, 1.2, 2.0)},
     **{f"noise{rate}": (f"G², noise rate {rate}", (f"model.noise_rate={rate}",)) for rate in (0.0, 0.5, 1.0)},
-    "deep-sigmoid": ("LSTM, 8 layers", ("model.method=sigmoid", "model.layers=8")),
+    "deep-sigmoid": ("LSTM, 8 layers", (f"{METHOD}={BASELINE}", "model.layers=8")),
     "deep-gumbel": ("G², 8 layers", ("model.layers=8",)),
 }
-_PAIRS = ((OURS, BASELINE), ("ifo", OURS), ("deep-gumbel", "deep-sigmoid"), ("converted16", BASELINE))
+# Trained LSTMs that go on: what each is called, by which method, and for how many epochs. The first tells what more
+# training does by itself.
+_CONTINUED = {
+    "continued16": ("LSTM, then 16 epochs more", BASELINE, 16),
+    "converted4": ("LSTM, then 4 epochs of G²", OURS, 4),
+    "converted16": ("LSTM, then 16 epochs of G²", OURS, 16),
+}
+_PAIRS = ((OURS, BASELINE), ("ifo", OURS), ("deep-gumbel", "deep-sigmoid"), ("converted16", "continued16"))
 
 
 def ablations(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
@@ -49,17 +58,16 @@ def ablations(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
         Column("gates beyond 0.1/0.9", "ablations", base, what="saturation"),
     )
     plans = [
-        _plan(name, variant, (*changes, *overrides), seed, columns)
+        _plan(name, variant, (_BUDGET, *overrides, *changes), seed, columns)
         for seed in range(1, seeds + 1)
         for variant, (_, changes) in _VARIANTS.items()
     ]
     rows = {variant: title for variant, (title, _) in _VARIANTS.items()}
-    for epochs in _CONVERTED_EPOCHS:
-        variant = f"converted{epochs}"
-        rows[variant] = f"LSTM, then {epochs} epochs of G²"
-        changes = (f"model.method={OURS}", "train.minutes=", f"train.epochs={epochs}", _FINETUNE[scale])
+    for variant, (words, method, epochs) in _CONTINUED.items():
+        rows[variant] = words
+        changes = (f"{METHOD}={method}", _BUDGET, f"train.epochs={epochs}", _FINETUNE[scale])
         plans += [
-            _plan(name, variant, (*changes, *overrides), seed, columns, run_name(name, BASELINE, seed))
+            _plan(name, variant, (*overrides, *changes), seed, columns, run_name(name, BASELINE, seed))
             for seed in range(1, seeds + 1)
         ]
     title = f"Ablations: test perplexity of {name}, and what evaluation and compression add to it"

@@ -6,7 +6,18 @@ from dataclasses import replace
 from g2lstm.config import load_recipe
 from g2lstm.study import paper
 from g2lstm.study.columns import compression_columns
-from g2lstm.study.plan import BASELINE, METHODS, OURS, Column, Measurement, Study, TablePlan, methods_with_seeds
+from g2lstm.study.plan import (
+    BASELINE,
+    METHOD,
+    METHODS,
+    OURS,
+    Column,
+    Measurement,
+    Study,
+    TablePlan,
+    check_overrides,
+    methods_with_seeds,
+)
 
 RECIPE = "demo"
 _NAMES = {"sigmoid": "lstm", "sharpened": "sharpened", "gumbel": "g2"}  # of the run directories
@@ -18,16 +29,18 @@ def demo(overrides: Sequence[str] = ()) -> Study:
     Args:
         overrides: of the recipe's keys.
     """
+    check_overrides(overrides, {METHOD: "the demo compares all methods; `g2lstm train demo` trains one"})
+    recipe = load_recipe(RECIPE, overrides)
     base = Measurement()
     figures: dict[str, dict[str, float]] = {preset: {} for preset in paper.PTB_COMPRESSED}
-    compressed, notes = compression_columns(load_recipe(RECIPE, overrides), figures, RECIPE, base)
+    compressed, notes = compression_columns(recipe, figures, RECIPE, base)
     columns = (
         Column("test perplexity", RECIPE, base),
         *compressed,
         Column("gates beyond 0.1 or 0.9", RECIPE, base, what="saturation"),
     )
     plans = [
-        replace(plan, name=_NAMES[plan.row])
+        replace(plan, name=_NAMES[plan.row], seed=recipe.train.seed)
         for plan in methods_with_seeds(RECIPE, columns, series=RECIPE, seeds=1, overrides=overrides)
     ]
     title = "One model trained in three ways, and what compression adds to its test perplexity"

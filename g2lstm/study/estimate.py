@@ -9,9 +9,10 @@ from g2lstm.config.sections import NtAsgd
 from g2lstm.runs.models import build_language_model, build_translation_model
 
 HOW = (
-    "Times are train.minutes where a recipe has them, else 6 operations for each weight and token at 75 GFLOP/s a "
-    "thread (ptb-small on two cores of a Xeon with AVX-512); a GPU is far quicker. Memory is that of weights, "
-    "gradients, the optimizer and the layers' outputs, and 400 MB for the libraries."
+    "Times are those of all epochs, at 6 operations for each weight and token and 75 GFLOP/s a thread (ptb-small on "
+    "two cores of a Xeon with AVX-512), but train.minutes at most; what has been begun is counted whole; a GPU is far "
+    "quicker. Memory is that of weights, gradients, the optimizer and the layers' outputs, and 400 MB for the "
+    "libraries."
 )
 _OPERATIONS = 6  # a multiplication and an addition, forward once and backward twice
 _PER_THREAD = 75e9  # operations a second

@@ -31,18 +31,10 @@ def figures(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     return Study("figures", f"Figures 1 to 4, {recipe}", wanted, ())
 
 
-def check_pictures() -> None:
-    """Raises where what draws the figures is not installed; better before the training than after."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise G2Error("the figures are drawn with matplotlib, which is not installed; pip install matplotlib") from None
-
-
 def draw_figures(
     plans: Sequence[Plan], out: Path, data_dir: Path | None = None, progress: Progress | None = None
 ) -> list[Path]:
-    """Draws them into out/figures-RECIPE, unless they are there; the files.
+    """Draws them into out/figures-RECIPE, unless they are there and newer than the models; the files.
 
     The gates are those of evaluation, soft, on pairs of the training set with the target given; of the decoder's first
     layer in Figures 1, 3 and 4, as in the paper.
@@ -61,13 +53,14 @@ def draw_figures(
     folder = out / f"figures-{plans[0].recipe}"
     names = ("figure1and3-histograms", "figure2-sigmoid", "figure4-words")
     files = [folder / f"{name}.{ending}" for name in names for ending in ("png", "svg")] + [folder / "gates.json"]
-    if all(file.is_file() for file in files):
-        return files
     for plan in plans:
         if results.training_of(out / plan.name) is None:
             raise G2Error(
                 f"the figures need {out / plan.name}, which is not trained; run the study without --table-only"
             )
+    trained_at = max((out / plan.name / "model.safetensors").stat().st_mtime for plan in plans)
+    if all(file.is_file() and file.stat().st_mtime >= trained_at for file in files):
+        return files
     found: dict[str, Findings] = {}
     text: str | None = None
     for plan in plans:

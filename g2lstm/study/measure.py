@@ -67,10 +67,11 @@ class Measuring:
         if measurement.cache == "recipe":
             return cache_settings(self.trained)
         tuning = Measurement("valid", measurement.eval_gate, "tuned")
-        file = self.path / results.FOLDER / f"{tuning.name}-settings.json"
+        name = f"{tuning.name}-settings.json"
+        file = self.path / results.FOLDER / name
         if not file.is_file():
             valid = self.trained.split("valid", self.data_dir)
             tokens = torch.from_numpy(valid.read(0, len(valid)))
             found = tune_cache(self.trained.model, tokens, eval_gate=measurement.eval_gate, progress=progress).settings
-            results.write(file, vars(found))
+            results.write(self.path, name, vars(found))
         return CacheSettings(**results.read(file))

@@ -9,9 +9,11 @@ from typing import Literal
 
 from g2lstm.compression.spec import Spec
 from g2lstm.config import Recipe, load_recipe
+from g2lstm.errors import G2Error
 
 METHODS = {"sigmoid": "LSTM (baseline)", "sharpened": "sharpened sigmoid", "gumbel": "G²"}
 BASELINE, OURS = "sigmoid", "gumbel"
+METHOD, SEED = "model.method", "train.seed"  # keys that tell runs of one recipe apart
 
 Scale = Literal["small", "paper"]
 Cache = Literal["recipe", "tuned"]
@@ -78,7 +80,7 @@ class Plan:
         Args:
             out: the folder of all runs.
         """
-        overrides = [*self.overrides, f"train.seed={self.seed}"]
+        overrides = [*self.overrides, f"{SEED}={self.seed}"]
         if self.starts_from is not None:
             overrides.append(f"train.finetune_from={json.dumps(str((out / self.starts_from).absolute()))}")
         recipe = load_recipe(self.recipe, overrides)
@@ -170,14 +172,14 @@ def methods_with_seeds(
         columns: of the tables that these runs fill.
         series: see `Plan`.
         seeds: how many: 1, 2, ...
-        overrides: see `Plan`; after the method's own.
+        overrides: see `Plan`; before the method's own, which a row is called by.
         starts_from: the recipe of the runs, of the same method and seed, that these start from.
     """
     return [
         Plan(
             run_name(recipe, method, seed),
             recipe,
-            (f"model.method={method}", *overrides),
+            (*overrides, f"{METHOD}={method}"),
             method,
             series,
             seed,
@@ -187,6 +189,19 @@ def methods_with_seeds(
         for seed in range(1, seeds + 1)
         for method in METHODS
     ]
+
+
+def check_overrides(overrides: Sequence[str], reserved: Mapping[str, str]) -> None:
+    """Raises for an override of a key that belongs to the study.
+
+    Args:
+        overrides: as the user gave them.
+        reserved: such keys, and what to do instead of setting them.
+    """
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if key in reserved:
+            raise G2Error(f"{key} cannot be set here: {reserved[key]}")
 
 
 def run_name(recipe: str, variant: str, seed: int) -> str:

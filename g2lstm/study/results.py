@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from g2lstm.config import Recipe
+from g2lstm.data.bounded import read_json
 from g2lstm.data.cache import write_atomically
 from g2lstm.errors import G2Error
 from g2lstm.runs.directory import RunDirectory
@@ -17,6 +18,8 @@ from g2lstm.study.plan import Measurement, Plan
 from g2lstm.study.significance import Array
 
 FOLDER = "measured"  # inside a run directory: one file for each measurement, and one on the training
+_TRAINING = "training.json"
+_LONGEST = 2**28  # bytes of such a file
 _MAY_DIFFER = ("minutes", "finetune_from", "checkpoint_minutes")  # of another machine, or of a folder that was moved
 
 
@@ -31,9 +34,13 @@ class Training:
 
 def training_of(path: Path) -> Training | None:
     """How a run was trained; None if it has not been, or not to its end."""
-    saved = path / FOLDER / "training.json"
+    saved = path / FOLDER / _TRAINING
     if saved.is_file():
-        return Training(**read(saved))
+        values = read(saved)
+        try:
+            return Training(float(values["epochs"]), float(values["seconds"]), int(values["step"]))
+        except (KeyError, TypeError, ValueError):
+            raise _damaged(saved) from None
     for file in sorted((path / "checkpoints").glob("step-*.json"), reverse=True):
         try:
             progress = json.loads(file.read_text(encoding="utf-8"))["state"]["progress"]
@@ -44,11 +51,16 @@ def training_of(path: Path) -> Training | None:
             training = Training(float(epochs), float(progress["seconds"]), int(progress["step"]))
         except (OSError, ValueError, KeyError, TypeError):
             continue  # resuming tells what is wrong with it
-        if not (path / "model.safetensors").is_file():
-            return None
-        write(saved, vars(training))  # what is known then needs no checkpoint any more
-        return training
+        return training if (path / "model.safetensors").is_file() else None
     return None
+
+
+def keep_training(path: Path) -> Training | None:
+    """Writes how a run was trained, which then can be told without its checkpoints; None as of `training_of`."""
+    training = training_of(path)
+    if training is not None and not (path / FOLDER / _TRAINING).is_file():
+        write(path, _TRAINING, vars(training))
+    return training
 
 
 def check_recipe(path: Path, planned: Recipe) -> list[str]:
@@ -69,7 +81,7 @@ def check_recipe(path: Path, planned: Recipe) -> list[str]:
             f"{path} holds a run of another recipe than this study's ({_difference(before, now)}); move it away, or "
             "choose another folder with --out"
         )
-    if found.train.minutes != planned.train.minutes:
+    if _budget(found) != _budget(planned):
         return [f"{path.name} was trained with {_budget(found)}, not {_budget(planned)}"]
     return []
 
@@ -82,12 +94,19 @@ def _budget(recipe: Recipe) -> str:
 def measured(path: Path, measurement: Measurement) -> dict[str, Any] | None:
     """What was measured, or None if it has not been."""
     file = path / FOLDER / f"{measurement.name}.json"
-    return read(file) if file.is_file() else None
+    if not file.is_file():
+        return None
+    result = read(file)
+    try:
+        score_of(result), sentences_of(result), result["signature"]
+    except (KeyError, TypeError, ValueError):
+        raise _damaged(file) from None
+    return result
 
 
 def keep(path: Path, measurement: Measurement, result: Mapping[str, Any]) -> None:
     """Writes what was measured."""
-    write(path / FOLDER / f"{measurement.name}.json", result)
+    write(path, f"{measurement.name}.json", result)
 
 
 def score_of(result: Mapping[str, Any]) -> float:
@@ -115,22 +134,26 @@ def missing(plan: Plan, out: Path) -> list[Measurement]:
     return [one for one in plan.measurements if measured(out / plan.name, one) is None]
 
 
-def write(path: Path, values: Mapping[str, Any]) -> None:
-    """JSON, under a temporary name first; what stands in a list is on one line."""
-    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in values.items())
-    with write_atomically(path) as file:
+def write(path: Path, name: str, values: Mapping[str, Any]) -> None:
+    """Writes a file of the run in `path` as JSON; what stands in a list is on one line."""
+    lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
+    with write_atomically(RunDirectory(path).own(FOLDER) / name) as file:
         file.write(f"{{\n{lines}\n}}\n".encode())
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(file: Path) -> dict[str, Any]:
     """What `write` wrote."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise G2Error(f"{path} cannot be read: {error}; delete it, and run the study again") from None
+        values = read_json(file, _LONGEST)
+    except G2Error as error:
+        raise G2Error(f"{error}; delete it, and run the study again") from None
     if not isinstance(values, dict):
-        raise G2Error(f"{path} holds no measurement; delete it, and run the study again")
+        raise _damaged(file)
     return values
+
+
+def _damaged(file: Path) -> G2Error:
+    return G2Error(f"{file} does not hold what a study measures; delete it, and run the study again")
 
 
 def _difference(found: Recipe, planned: Recipe) -> str:

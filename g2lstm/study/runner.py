@@ -7,6 +7,7 @@ from typing import Protocol
 
 from g2lstm.config import Recipe
 from g2lstm.errors import G2Error
+from g2lstm.runs.directory import RunDirectory
 from g2lstm.study import results
 from g2lstm.study.estimate import Estimate, estimate
 from g2lstm.study.measure import Measuring
@@ -64,19 +65,23 @@ def jobs_of(study: Study, out: Path, only: tuple[str, ...] = ()) -> list[Job]:
         out: the folder of all runs.
         only: patterns of names such as "*gumbel*"; other runs are left out.
     """
-    plans = [plan for plan in study.plans if not only or any(fnmatch(plan.name, pattern) for pattern in only)]
-    if not plans:
+    jobs = [_job(plan, out) for plan in study.plans]  # all are checked, since a table shows them all
+    wanted = [job for job in jobs if not only or any(fnmatch(job.plan.name, pattern) for pattern in only)]
+    if not wanted:
         raise G2Error(
             f"no run of {study.name} is called {' or '.join(only)}; there are: "
             f"{', '.join(plan.name for plan in study.plans)}"
         )
-    return [_job(plan, out) for plan in plans]
+    return wanted
 
 
 def _job(plan: Plan, out: Path) -> Job:
-    recipe, path = plan.load(out), out / plan.name
-    training = results.training_of(path)
-    notes = () if training is None else tuple(results.check_recipe(path, recipe))
+    recipe, run = plan.load(out), RunDirectory(out / plan.name)
+    training = results.training_of(run.path)
+    notes: tuple[str, ...] = ()
+    if run.recipe_file.exists():
+        notes = tuple(results.check_recipe(run.path, recipe))
+        recipe = run.recipe  # what was begun goes on as it was begun
     return Job(plan, recipe, training, tuple(results.missing(plan, out)), estimate(recipe), notes)
 
 
@@ -113,10 +118,8 @@ def _do(number: int, job: Job, out: Path, watcher: Watcher, data_dir: Path | Non
             raise G2Error(f"it starts from {earlier}, which has not been trained")
         watcher.on_stage(number, job, TRAINING)
         train(job.recipe, path, watcher, resume=True, data_dir=data_dir)
-        if results.training_of(path) is None:
-            raise G2Error(
-                f"{path} holds no finished training; `g2lstm train {path / 'recipe.toml'} --resume` tells why"
-            )
+    if results.keep_training(path) is None:
+        raise G2Error(f"{path} holds no finished training; `g2lstm train {path / 'recipe.toml'} --resume` tells why")
     measuring = Measuring(path, data_dir)
     for measurement in job.missing:
         watcher.on_stage(number, job, measurement.name)

@@ -7,7 +7,7 @@ from g2lstm.errors import G2Error
 from g2lstm.study.ablations import ablations
 from g2lstm.study.figures import figures
 from g2lstm.study.language import table1, table3
-from g2lstm.study.plan import Scale, Study
+from g2lstm.study.plan import METHOD, SEED, Scale, Study, check_overrides
 from g2lstm.study.translation import table2, table4, table5
 
 STUDIES: Mapping[str, Callable[[Scale, int, Sequence[str]], Study]] = MappingProxyType(
@@ -21,6 +21,10 @@ STUDIES: Mapping[str, Callable[[Scale, int, Sequence[str]], Study]] = MappingPro
         "ablations": ablations,
     }
 )
+_RESERVED = {
+    METHOD: "a study compares methods; --only '*gumbel*' takes those of one",
+    SEED: "--seeds N takes the seeds 1 to N",
+}
 SCALES: tuple[Scale, ...] = ("small", "paper")
 
 
@@ -35,6 +39,7 @@ def find_study(name: str, scale: str, seeds: int, overrides: Sequence[str] = ())
     """
     if name not in STUDIES:
         raise G2Error(f"there is no study {name!r}; choose one of {', '.join(STUDIES)}")
+    check_overrides(overrides, _RESERVED)
     for known in SCALES:
         if scale == known:
             return STUDIES[name](known, seeds, overrides)

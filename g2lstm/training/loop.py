@@ -8,7 +8,6 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from g2lstm.config import recipe_hash
 from g2lstm.config.sections import TrainSection
 from g2lstm.errors import G2Error
 from g2lstm.runs.directory import RunDirectory
@@ -66,7 +65,7 @@ class Trainer:
             return self.progress
         with self._signals.noted(), self._metrics() as metrics:
             self._start_clock()
-            if self.progress.step == 0:
+            if self.progress.best == math.inf:  # nothing was validated yet
                 for remark in self.task.remarks:
                     self.observer.on_message(remark)
                 self._validate(metrics)
@@ -241,7 +240,7 @@ class Trainer:
         self._check_finite(state)
         if not self.accelerator.is_main_process:
             return str(self.run.checkpoints)
-        state["recipe"] = recipe_hash(self.run.recipe)
+        state["recipe"] = self.run.recipe_hash
         state["progress"] = {
             name: None if value == math.inf else value for name, value in asdict(self.progress).items()
         }

@@ -13,7 +13,7 @@ from g2lstm.data.batches import PairBatch, TrainingBatches, evaluation_batches
 from g2lstm.data.pairs import PairCorpus, read_pairs
 from g2lstm.data.tokenize import Tokenizer
 from g2lstm.errors import G2Error
-from g2lstm.mt.bleu import can_be_scored, score
+from g2lstm.mt.bleu import can_be_scored, corpus_bleu
 from g2lstm.mt.gates import hide_padding
 from g2lstm.mt.model import TranslationModel
 from g2lstm.nn.loss import cross_entropy, smoothing_penalty
@@ -161,9 +161,10 @@ class TranslationTask:
 
     def _validation_loss(self) -> tuple[float, GateRecord | None]:
         nats, count, gates = 0.0, 0, None
-        eos = [tokenizer.eos_id for tokenizer in self.tokenizers]
-        for _, batch in evaluation_batches(self.valid, *eos, batch_size=self.recipe.evaluate.batch_size):
-            if gates is None:
+        eos, size = [tokenizer.eos_id for tokenizer in self.tokenizers], self.recipe.evaluate.batch_size
+        looked_at = len(self.valid) // 2 // size  # batches go from the shortest sentences to the longest
+        for index, (_, batch) in enumerate(evaluation_batches(self.valid, *eos, batch_size=size)):
+            if index == looked_at:
                 with record_gates(self.model) as gates:
                     features = self.model(*self._inputs(batch))
                 hide_padding(gates, batch)
@@ -180,7 +181,7 @@ class TranslationTask:
         found = self.translator.search(sources, beam=1, max_source=None)
         how = self.recipe.evaluate.bleu
         texts = [best[0].text for best in found]
-        return score(texts, references, tokenize=how.tokenize, lowercase=how.lowercase).bleu
+        return corpus_bleu(texts, references, tokenize=how.tokenize, lowercase=how.lowercase)
 
     @cached_property
     def _is_by_bleu(self) -> bool:

@@ -20,23 +20,23 @@ _REMEMBERED: dict[type, set[str]] = {  # of each parameter
 
 
 class NonMonotoneTrigger:
-    """Fires when a validation loss is above the lowest of all earlier ones but the last `patience`.
+    """Fires when a validation loss is above the lowest of all earlier ones but the last `window`.
 
     Args:
-        patience: n, how many checks a new low may take; the AWD-LSTM has 5.
+        window: n, how many checks a new low may take; the AWD-LSTM has 5.
     """
 
-    def __init__(self, patience: int = 5) -> None:
-        if patience < 0:
-            raise G2Error(f"patience must be at least 0 checks, got {patience}; AWD-LSTM uses 5")
-        self.patience = patience
+    def __init__(self, window: int = 5) -> None:
+        if window < 0:
+            raise G2Error(f"window must be at least 0 checks, got {window}; AWD-LSTM uses 5")
+        self.window = window
         self.losses: list[float] = []
 
     def check(self, loss: float) -> bool:
         """Whether this loss fires the trigger; then it is one of the earlier ones."""
         if math.isnan(loss):
             raise G2Error("the validation loss is not a number; resume from an earlier checkpoint, or lower the rate")
-        earlier = self.losses[: len(self.losses) - self.patience] if len(self.losses) > self.patience else []
+        earlier = self.losses[: len(self.losses) - self.window] if len(self.losses) > self.window else []
         self.losses.append(float(loss))
         return bool(earlier) and loss > min(earlier)
 
@@ -116,12 +116,12 @@ class NonMonotoneAveraging:
 
     Args:
         parameters: of the model.
-        patience: n of the trigger.
+        window: n of the trigger.
         is_averaging: average from the start, as in the finetune phase.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], patience: int = 5, *, is_averaging: bool = False) -> None:
-        self.trigger = NonMonotoneTrigger(patience)
+    def __init__(self, parameters: Iterable[nn.Parameter], window: int = 5, *, is_averaging: bool = False) -> None:
+        self.trigger = NonMonotoneTrigger(window)
         self.average = WeightAverage(parameters)
         self.is_averaging = is_averaging
 

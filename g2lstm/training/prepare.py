@@ -40,7 +40,7 @@ def prepare(
         resumed: the run that is to go on, whose tokenizers are used.
     """
     earlier = None
-    if recipe.train.finetune_from is not None:
+    if recipe.train.finetune_from is not None and (resumed is None or not resumed.has_checkpoints()):
         earlier = RunDirectory.open(Path(recipe.train.finetune_from), task=recipe.task)
         _check_tokenizers(earlier, recipe)
     own = resumed or earlier  # weights know no other ids than those of their own tokenizer

@@ -5,7 +5,6 @@ from typing import Any
 
 from torch import nn
 
-from g2lstm.config import recipe_hash
 from g2lstm.config.sections import TrainSection
 from g2lstm.errors import G2Error
 from g2lstm.runs.directory import RunDirectory
@@ -39,13 +38,13 @@ def check_unchanged(state: Mapping[str, Any], run: RunDirectory, facts: Mapping[
         run: with the recipe of now.
         facts: of the texts of now.
     """
-    before, recipe = state.get("facts", {}), recipe_hash(run.recipe)
+    before = state.get("facts", {})
     if changed := [name for name, value in facts.items() if before.get(name, value) != value]:
         raise G2Error(
             f"the data of {run.path} have changed since its last checkpoint ({', '.join(changed)}); put the old files "
             "back, or start anew with --out"
         )
-    if state.get("recipe", recipe) != recipe:
+    if state.get("recipe", run.recipe_hash) != run.recipe_hash:
         raise G2Error(
             f"{run.recipe_file} has changed since its last checkpoint; put the old one back, or start anew with this "
             "one under another --out"

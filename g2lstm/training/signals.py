@@ -40,4 +40,5 @@ class Signals:
             yield
         finally:
             for number, handler in zip(numbers, before, strict=True):
-                signal.signal(number, handler)
+                if handler is not None:  # one that was not set from Python cannot be set again
+                    signal.signal(number, handler)

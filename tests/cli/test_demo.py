@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 
 import pytest
@@ -97,6 +98,16 @@ def test_what_is_missing_is_made_again(demo):
     assert again.stdout == first.stdout
     assert "found the results" not in again.stderr
     assert (out / "report.html").is_file()
+
+
+def test_runs_that_were_moved_away_must_take_their_small_ones_along(demo, tmp_path):
+    command, out, _ = demo
+    copied = tmp_path / "out"
+    shutil.copytree(out, copied)
+    shutil.rmtree(copied / "lstm")
+    done = CliRunner().invoke(app, [str(copied) if word == str(out) else word for word in command])
+    assert f"{copied / 'lstm+small'} was made of another lstm than the demo would train" in str(done.exception)
+    assert not (copied / "lstm").exists()
 
 
 def test_stopped_it_exits_with_130_and_goes_on_when_called_again(tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 
 import pytest
 import torch
@@ -88,13 +87,11 @@ def test_figures(folder):
     times = [os.path.getmtime(file) for file in files]
     assert json.loads(invoke(folder, "figures", "--json", "--table-only").stdout)["files"] == files
     assert [os.path.getmtime(file) for file in files] == times
-
-
-def test_figures_need_matplotlib_and_say_so_before_any_training(folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    done = invoke(folder, "figures", out="nowhere")
-    assert "drawn with matplotlib, which is not installed" in str(done.exception)
-    assert not (folder / "nowhere").exists()
+    os.utime(folder / "out" / "multi30k-small-gumbel-seed1" / "model.safetensors")  # as if trained anew
+    assert json.loads(invoke(folder, "figures", "--json", "--only", "*gumbel*").stdout)["files"] == files
+    assert all(os.path.getmtime(file) > before for file, before in zip(files, times, strict=True))
+    numbers = json.loads((folder / "out" / "figures-multi30k-small" / "gates.json").read_text())
+    assert [run["method"] for run in numbers["runs"]] == ["sigmoid", "gumbel"], "both, whatever was trained"
 
 
 def test_in_a_terminal_and_as_markdown(folder):
@@ -125,6 +122,10 @@ def test_a_dry_run_lists_and_does_nothing(folder, monkeypatch):
     facts = json.loads(invoke(folder, "table3", "--dry-run", "--json").stdout)
     assert [run["is_trained"] for run in facts["runs"]] == [True] * 3
     assert sum(run["seconds_left"] for run in facts["runs"]) == 0
+    facts = json.loads(invoke(folder, "table3", "--dry-run", "--json", out="nowhere").stdout)
+    assert {run["seconds_left"] for run in facts["runs"]} == {None}, "nothing is known of this text"
+    shown = " ".join(invoke(folder, "table3", "--dry-run", out="nowhere").stdout.split())
+    assert "In all about 0 s and 3 runs on text that nothing is known of." in shown
 
 
 def test_stopped_it_exits_with_130_and_goes_on_when_called_again(folder, monkeypatch):

@@ -235,6 +235,13 @@ def test_tensors_that_are_wrong(name, tensor, message):
         from_tensors(tensors | {name: tensor}, header)
 
 
+def test_half_numbers_must_be_finite_too():
+    tensors, header = to_tensors({"a": Dense(torch.ones(2, 3, dtype=torch.float16))})
+    tensors["a.values"][1, 1] = torch.inf
+    with pytest.raises(G2Error, match="'a' holds NaN or numbers beyond"):
+        from_tensors(tensors, header)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -5,13 +5,13 @@ import pytest
 import torch
 from torch import nn
 
-from g2lstm import G2LSTM
+from g2lstm import G2LSTM, freeze_
 from g2lstm.compression import kernel
 from g2lstm.compression.kernel import KernelSession
 from g2lstm.compression.matrix import Dense
 from g2lstm.compression.model import compress
 from g2lstm.compression.session import PlainSession, Softmax
-from g2lstm.compression.stream import Rows, TokenSession, stream
+from g2lstm.compression.stream import Rows, TokenSession, can_replace, stream
 from g2lstm.errors import G2Error
 from g2lstm.lm.model import LanguageModel
 from g2lstm.nn.mode import evaluating
@@ -199,6 +199,28 @@ class Cell(nn.LSTM):
     pass
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_default_dtype_changes_nothing(dtype):
+    layer = G2LSTM(3, 4, method="sharpened", tau=0.9)
+    expected = stream(layer).step(np.ones(3, np.float32))
+    torch.set_default_dtype(dtype)
+    try:
+        found = stream(layer).step(np.ones(3, np.float32))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert np.array_equal(found, expected)
+
+
+def test_a_frozen_language_model():
+    model = language_model()
+    expected = stream(model).sequence([1, 2, 3])
+    frozen = freeze_(model).eval()
+    assert np.array_equal(stream(frozen).sequence([1, 2, 3]), expected)
+    features, _, _ = frozen(torch.tensor([[1], [2], [3]]))
+    logs = frozen.logits(features).log_softmax(-1)[:, 0].detach().numpy()
+    np.testing.assert_allclose(logs, expected, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -223,7 +245,11 @@ def test_compressed_layers_that_cannot_stream_are_told():
 def test_language_models_that_cannot_stream_and_wrong_tokens_are_told():
     model = language_model()
     model.layers[1].eval_gate = "hard"
-    with pytest.raises(G2Error, match="only some layers of this model have hard gates; set eval_gate to the same"):
+    with pytest.raises(G2Error, match="not all layers of this model have the same hard gates; give all the same"):
+        stream(model)
+    model.layers[0].eval_gate, model.layers[1].gates = "hard", "ifo"
+    assert not can_replace(model)
+    with pytest.raises(G2Error, match="the same eval_gate and gates"):
         stream(model)
     session = stream(language_model())
     for token in (-1, 23):

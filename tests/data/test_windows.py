@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from itertools import islice, pairwise, repeat
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from g2lstm.data.corpus import TokenStream, prepare_stream
 from g2lstm.data.tokenize import train_word_tokenizer
-from g2lstm.data.windows import IGNORED, Columns, bptt_lengths, learning_rate_scale, sample_bptt
+from g2lstm.data.windows import IGNORED, Columns, learning_rate_scale, sample_bptt
 from g2lstm.errors import G2Error
 
 COUNT = 103
@@ -80,6 +81,11 @@ def test_ranks_together_are_the_whole_batch(stream: TokenStream) -> None:
     parts = [Columns(stream, 6, rank=rank, world_size=3).window(2, 5) for rank in range(3)]
     assert torch.equal(torch.cat([part.tokens for part in parts], dim=1), whole.tokens)
     assert torch.equal(torch.cat([part.targets for part in parts], dim=1), whole.targets)
+
+
+def bptt_lengths(bptt: int, generator: torch.Generator) -> Iterator[int]:
+    while True:
+        yield sample_bptt(bptt, generator)
 
 
 @settings(deadline=None)

@@ -176,6 +176,24 @@ def test_more_than_a_file_can_hold(language, tmp_path, monkeypatch):
     assert "out" not in names(tmp_path)
 
 
+def test_a_plain_lstm_has_no_other_gates(tmp_path):
+    lstm = torch.nn.LSTM(3, 4)
+    with pytest.raises(G2Error, match="a torch.nn.LSTM has soft gates, not 'hard' ones"):
+        export_onnx(lstm, tmp_path / "a.onnx", eval_gate="hard")
+    with pytest.raises(G2Error, match="eval_gate must be one of 'soft', 'tempered', 'hard', got 'hrad'"):
+        export_onnx(lstm, tmp_path / "a.onnx", eval_gate="hrad")
+    assert names(tmp_path) == []
+    assert export_onnx(lstm, tmp_path / "a.onnx", eval_gate="soft").files
+
+
+@pytest.mark.parametrize("kind", ["language", "translation"])
+def test_a_frozen_model_of_ours_is_exported(kind, request, tmp_path):
+    trained = request.getfixturevalue(kind)
+    g2lstm.freeze_(trained.model)
+    made = export_onnx(trained, tmp_path / "out" / "frozen.onnx")
+    assert made.difference <= made.tolerance
+
+
 def test_the_model_is_as_before(language, tmp_path):
     before = {name: tensor.clone() for name, tensor in language.model.state_dict().items()}
     language.model.train()

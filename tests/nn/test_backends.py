@@ -40,7 +40,7 @@ def use(monkeypatch):
 
     def pick(name):
         if name == "fallback":
-            monkeypatch.setattr(native, "_engine", lambda device: fallback)
+            monkeypatch.setattr(native, "_engine", lambda: fallback)
             return "native"
         return name
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from g2lstm import G2LSTM, G2Error, convert_, freeze_, record_gates
+from g2lstm import G2LSTM, G2Error, compress, convert_, freeze_, record_gates
 from tests.nn.layers import B, H, I, T
 
 
@@ -66,6 +66,31 @@ def test_tied_layers_of_different_temperatures_cannot_be_frozen():
     with pytest.raises(G2Error, match="share their weight_ih_l0 but not their temperature"):
         freeze_(layers)
     assert type(layers[0]) is G2LSTM
+
+
+def test_tied_layers_without_a_temperature_can_be_frozen_whatever_their_gates():
+    layers = tied(G2LSTM(I, I, gates="if"), G2LSTM(I, I, gates="ifo"))
+    assert [type(layer) for layer in freeze_(layers)] == [nn.LSTM, nn.LSTM]
+
+
+def test_a_frozen_layer_has_nothing_of_ours():
+    model = nn.ModuleList([G2LSTM(I, H)])
+    model[0].purpose = "tagging"
+    with record_gates(model):
+        freeze_(model)
+    assert set(vars(model[0])) - set(vars(nn.LSTM(I, H))) == {"purpose"}
+
+
+def test_warnings_name_the_line_that_called():
+    normed = nn.utils.parametrizations.weight_norm(G2LSTM(I, H), "weight_hh_l0")
+    with pytest.warns(UserWarning, match="leaves 0 alone") as told:
+        freeze_(nn.ModuleList([normed, G2LSTM(I, H)]))
+    assert told[0].filename == __file__
+    own = nn.LSTM(I, H)
+    own.register_buffer("steps", torch.zeros(1))
+    with pytest.warns(UserWarning, match="compress leaves 0 alone") as told:
+        compress(nn.ModuleList([own, nn.LSTM(I, H)]), "gates=int8")
+    assert told[0].filename == __file__
 
 
 def test_frozen_shared_weights_are_scaled_once():

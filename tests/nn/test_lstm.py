@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pack_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from g2lstm import G2LSTM, G2Error
 from g2lstm.nn import draw
@@ -62,10 +62,11 @@ def test_to_changes_dtype_of_everything():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("backend", ["auto", "reference"])
-def test_low_precision_trains(dtype, backend):
+@pytest.mark.parametrize("projected", [0, H - 2])
+def test_low_precision_trains(dtype, backend, projected):
     if dtype == torch.float16 and backend == "reference":
         pytest.skip("float16 on the CPU is for the native kernel, which computes in float32")
-    layer = G2LSTM(I, H, **SMALL, backend=backend, dtype=dtype)
+    layer = G2LSTM(I, H, **SMALL, proj_size=projected, backend=backend, dtype=dtype)
     exact = copy.deepcopy(layer).to(torch.float32)
     x = torch.randn(T, B, I, dtype=dtype)
     noise = [torch.rand(T, B, 2 * H).clamp(0.01, 0.99).logit().to(dtype) for _ in range(4)]
@@ -245,6 +246,13 @@ def test_bad_options(options, message):
         (lambda m: m(torch.randn(T, I), (torch.zeros(1, B, H), torch.zeros(1, B, H))),
          r"first state h must have shape \(1, 7\)"),
         (lambda m: m(pack_sequence([torch.randn(3, I + 2)])), "got 6"),
+        (lambda m: m(torch.randn(T, B, I), (torch.zeros(1, B, H), torch.zeros(1, B, H, device="meta"))),
+         "first state c is on meta, but the input on cpu; move one of them"),
+        (lambda m: m(torch.randn(T, B, I), noise=[torch.zeros(T, B, 2 * H, device="meta")]),
+         r"noise\[0\] is on meta, but the input on cpu"),
+        *((lambda m, sizes=sizes: m(PackedSequence(torch.randn(2, I), torch.tensor(sizes, dtype=torch.int64))),
+           "batch_sizes that never grow and sum to its 2 rows") for sizes in ([5, -3], [2, 0], [3], [])),
+        (lambda m: m(PackedSequence(torch.randn(3, I), torch.tensor([1, 2]))), "batch_sizes that never grow"),
         (lambda m: m(torch.randn(T, B, I), noise=[]), "noise must be 1 tensors, one per layer and direction, got 0"),
         (lambda m: m(torch.randn(T, B, I), noise=[torch.zeros(T, B, H)]),
          r"noise\[0\] must have shape \(6, 5, 14\), got \(6, 5, 7\)"),

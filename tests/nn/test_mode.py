@@ -28,14 +28,16 @@ def test_eval_gate_reaches_all_layers():
 
 def test_mode_and_gates_are_put_back_after_an_error():
     model = Two()
+    model.rest[0].eval()
 
     def fail():
         with evaluating(model, "tempered"):
-            assert not model.first.training
+            assert not any(module.training for module in model.modules())
             assert {layer.eval_gate for layer in lstms(model)} == {"tempered"}
             raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop"):
         fail()
     assert model.training
+    assert not model.rest[0].training, "what was in another mode than the whole is so again"
     assert [layer.eval_gate for layer in lstms(model)] == ["soft", "hard"]

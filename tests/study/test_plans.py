@@ -5,6 +5,7 @@ import torch
 
 from g2lstm import G2Error
 from g2lstm.compression.spec import Spec
+from g2lstm.study.demo import demo
 from g2lstm.study.estimate import estimate
 from g2lstm.study.plan import Measurement
 from g2lstm.study.studies import STUDIES, find_study
@@ -119,10 +120,35 @@ def test_ablations_change_one_thing_each(tmp_path):
     assert changed["tau0.3"] == {"tau": 0.3}
     assert changed["noise1.0"] == {"noise_rate": 1.0}
     assert changed["deep-gumbel"] == {"layers": 8}
-    assert set(changed["converted4"]) <= {"epochs", "minutes", "optimizer", "finetune_from"}
+    assert set(changed["converted4"]) == {"epochs", "optimizer", "finetune_from"}
+    assert changed["continued16"] == changed["converted16"] | {"method": "sigmoid", "tau": 1.0}
+    assert base["train"]["minutes"] is None, "rows are compared by epochs"
     assert plans["converted4"].starts_from == plans["sigmoid"].name
     gates = {one.eval_gate for one in plans["gumbel"].measurements}
     assert gates == {"soft", "tempered", "hard"}
+
+
+def test_what_a_row_is_called_by_is_not_overridden(tmp_path):
+    overrides = ["model.layers=3", "model.tau=0.7", "train.epochs=10"]
+    plans = {plan.row: plan.load(tmp_path) for plan in find_study("ablations", "small", 1, overrides).plans}
+    assert plans["gumbel"].model.layers == 3
+    assert plans["deep-gumbel"].model.layers == 8
+    assert [plans[row].model.tau for row in ("gumbel", "tau0.3")] == [0.7, 0.3]
+    assert [plans[row].train.epochs for row in ("gumbel", "converted4", "continued16")] == [10, 4, 16]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_methods_and_seeds_are_the_studys_own(name):
+    with pytest.raises(G2Error, match=r"model.method cannot be set here: .*--only"):
+        find_study(name, "paper", 1, ["model.method=sigmoid"])
+    with pytest.raises(G2Error, match="train.seed cannot be set here: --seeds N"):
+        find_study(name, "paper", 1, ["train.seed = 2"])
+
+
+def test_the_demo_takes_another_seed_but_no_method(tmp_path):
+    assert {plan.load(tmp_path).train.seed for plan in demo(["train.seed=5"]).plans} == {5}
+    with pytest.raises(G2Error, match="model.method cannot be set here: the demo compares all"):
+        demo(["model.method=sigmoid"])
 
 
 def test_the_name_of_a_measurement_is_one_of_a_file_and_its_own():

@@ -24,8 +24,9 @@ COLUMNS = (
 ROWS = {"sigmoid": "LSTM", "gumbel": "G²"}
 
 
-def make(folder, epochs=1):
-    overrides = [*of_language(folder), f"train.epochs={epochs}", "train.optimizer.name=adamw"]
+def make(folder, epochs=1, minutes=""):
+    budget = [f"train.epochs={epochs}", f"train.minutes={minutes}"]
+    overrides = [*of_language(folder), *budget, "train.optimizer.name=adamw"]
     plans = methods_with_seeds("ptb-small", COLUMNS, series="trained", seeds=1, overrides=overrides)
     plans += methods_with_seeds(
         "ptb-small-finetune", COLUMNS, series="finetuned", seeds=1, overrides=overrides, starts_from="ptb-small"
@@ -174,6 +175,9 @@ def test_a_run_of_another_recipe_is_refused_but_for_a_budget_in_minutes(finished
     file.write_text(text.replace("[train]\n", "[train]\nminutes = 90.0\n").replace("epochs = 1\n", ""))
     (note,) = jobs_of(study, copied)[0].notes
     assert note == f"{study.plans[0].name} was trained with train.minutes=90.0, not train.epochs=1"
+    file.write_text(text.replace("[train]\n", "[train]\nminutes = 90.0\n").replace("epochs = 1\n", "epochs = 3\n"))
+    (note,) = jobs_of(make(out.parent / "data", minutes=90.0), copied)[0].notes
+    assert "with train.epochs=3 and train.minutes=90.0, not train.epochs=1 and train.minutes=90.0" in note
 
 
 def test_only_some_of_the_runs(finished):
@@ -189,8 +193,50 @@ def test_a_damaged_measurement_is_told(finished, tmp_path):
     shutil.copytree(out, copied)
     file = copied / study.plans[0].name / "measured" / "test-soft.json"
     file.write_text(file.read_text()[:-30])
-    with pytest.raises(G2Error, match="test-soft.json cannot be read: .*; delete it, and run the study again"):
+    with pytest.raises(G2Error, match="test-soft.json is no JSON that can be used: .*; delete it, and run the study"):
         results.measured(file.parent.parent, Measurement())
+    for content in ("[]", "{}", '{"perplexity": 3.0, "signature": "s", "by_sentence": "none"}'):
+        file.write_text(content)
+        with pytest.raises(G2Error, match="test-soft.json does not hold what a study measures; delete it"):
+            results.measured(file.parent.parent, Measurement())
+    file.with_name("training.json").write_text('{"epochs": null}')
+    with pytest.raises(G2Error, match="training.json does not hold what a study measures; delete it"):
+        results.training_of(file.parent.parent)
+
+
+def test_nothing_is_measured_through_a_link(finished, tmp_path):
+    study, out, _ = finished
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    shutil.copytree(out / study.plans[0].name, run)
+    (run / "measured").rename(elsewhere)
+    (run / "measured").symlink_to(elsewhere)
+    before = {file.name: file.read_bytes() for file in elsewhere.iterdir()}
+    with pytest.raises(G2Error, match="measured is a link to .*, and a run is written into its own folder only"):
+        results.keep(run, Measurement("valid"), {"perplexity": 2.0})
+    assert {file.name: file.read_bytes() for file in elsewhere.iterdir()} == before
+
+
+def test_to_look_writes_nothing(finished, tmp_path):
+    study, out, _ = finished
+    copied = tmp_path / "out"
+    shutil.copytree(out, copied)
+    shutil.rmtree(copied / study.plans[0].name / "measured")  # as `g2lstm train` leaves a run
+    job = jobs_of(study, copied)[0]
+    assert job.training.epochs == 1
+    assert len(job.missing) == 2
+    assert not (copied / study.plans[0].name / "measured").exists()
+
+
+def test_a_run_that_was_begun_by_another_recipe_is_refused_at_once(finished, tmp_path):
+    study, out, _ = finished
+    name = study.plans[1].name
+    begun = tmp_path / "out" / name
+    begun.mkdir(parents=True)
+    shutil.copy(out / name / "recipe.toml", begun)
+    other = make(out.parent / "data", epochs=2)
+    for only in ((), ("*sigmoid*",)):  # also one that the table shows beside those that are wanted
+        with pytest.raises(G2Error, match=f"{name} holds a run of another recipe than this study's"):
+            jobs_of(other, tmp_path / "out", only)
 
 
 def test_measurements_are_json_of_one_line_a_key(finished):

@@ -43,7 +43,7 @@ def out(tmp_path):
         path = tmp_path / run.name
         mean = means[run.row] + 0.02 * run.seed
         results.keep(path, Measurement(), result(7, mean, trained_on="9 of about 10 pairs"))
-        results.write(path / "measured" / "training.json", {"epochs": 18.75, "seconds": 60.0, "step": 5})
+        results.write(path, "training.json", {"epochs": 18.75, "seconds": 60.0, "step": 5})
         if (run.row, run.seed) != ("sigmoid", 2):
             results.keep(path, SVD, result(7, mean + 0.05))
         place = {"step": 1, "tokens": 1, "seconds": 1.0}
@@ -147,7 +147,7 @@ def test_without_any_run_there_is_nothing_but_the_paper(tmp_path):
 
 
 def test_rows_that_were_trained_for_other_numbers_of_epochs_are_told(out):
-    results.write(out / RUNS[0].name / "measured" / "training.json", {"epochs": 20.0, "seconds": 60.0, "step": 5})
+    results.write(out / RUNS[0].name, "training.json", {"epochs": 20.0, "seconds": 60.0, "step": 5})
     assert build(PLAN, RUNS, out).notes[1] == "Epochs of ptb-small: 20.0/18.8 in LSTM; 18.8/18.8 in G²."
 
 

@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 
 from g2lstm import G2Error
-from g2lstm.config import parse_recipe
+from g2lstm.config import parse_recipe, recipe_hash
 from g2lstm.data.corpus import prepare_stream, prepare_tokenizer
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.models import build_language_model
@@ -492,12 +492,57 @@ def test_there_is_a_checkpoint_before_the_first_update(data, tmp_path):
     assert [file.name for file in seen[0]] == ["step-00000000.json"]
 
 
+def test_resumed_from_the_first_checkpoint_it_is_validated_once(data, tmp_path):
+    def die(progress):
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        make_trainer(data, tmp_path / "run", Silent(die)).train()
+    resumed = make_trainer(data, tmp_path / "run", Silent())
+    resumed.train(resume=True)
+    steps = [line["step"] for line in resumed.run.metrics() if line["kind"] == "valid"]
+    assert steps == sorted(set(steps))
+    assert steps[0] == 0
+    assert len(resumed.observer.validations) == 3
+    whole = make_trainer(data, tmp_path / "whole", Silent())
+    whole.train()
+    assert resumed.progress.stale == whole.progress.stale
+
+
+def test_an_edit_while_it_trains_neither_ends_training_nor_goes_unnoticed(data, tmp_path):
+    file = tmp_path / "run" / "recipe.toml"
+
+    def edit(progress):
+        if progress.step == 2:
+            file.write_text(file.read_text().replace("epochs = 3", "epochs = "))  # no TOML any more
+        if progress.step == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted, match="state is saved"):
+        make_trainer(data, tmp_path / "run", Silent(edit)).train()
+    file.write_text(file.read_text().replace("epochs = ", "epochs = 2"))
+    with pytest.raises(G2Error, match=r"recipe.toml has changed since its last checkpoint"):
+        make_trainer(data, tmp_path / "run", Silent(), epochs=2).train(resume=True)
+
+
+def test_settings_that_a_later_version_adds_do_not_keep_a_run_from_going_on(data, tmp_path):
+    run = make_trainer(data, tmp_path / "run", Silent()).run
+    lines = run.recipe_file.read_text().splitlines()
+    # As if it had been written before that setting was there, whose default then is in the recipe, but not in the file.
+    run.recipe_file.write_text("\n".join(line for line in lines if not line.startswith(("#", "tied ="))) + "\n")
+    interrupted(data, tmp_path / "run")
+    run = RunDirectory(tmp_path / "run")
+    assert run.recipe.model.tied
+    assert run.recipe_hash != recipe_hash(run.recipe)
+    make_trainer(data, tmp_path / "run", Silent()).train(resume=True)
+
+
 def test_settings_of_the_recipe_reach_what_they_are_for(data, tmp_path):
     odd = {"activation_regularisation": 2.5, "temporal_regularisation": 1.5, "bptt": 7, "clip": 0.125}
     trainer = make_trainer(data, tmp_path / "run", Silent(), {**NTASGD, "window": 3, "weight_decay": 3e-5}, **odd)
     assert (trainer.task.module.alpha, trainer.task.module.beta) == (2.5, 1.5)
     assert trainer.optimizer.param_groups[0]["weight_decay"] == 3e-5
-    assert trainer.averaging.trigger.patience == 3
+    assert trainer.averaging.trigger.window == 3
     rates, norms = [], []
     trainer.observer.on_step = lambda progress, share, values: rates.append(values["learning_rate"])
     clip = trainer.accelerator.clip_grad_norm_

@@ -20,25 +20,25 @@ from g2lstm.training.optim import (
 )
 
 
-def fired(losses, patience):
-    trigger = NonMonotoneTrigger(patience)
+def fired(losses, window):
+    trigger = NonMonotoneTrigger(window)
     return [trigger.check(loss) for loss in losses]
 
 
 def test_trigger_by_hand():
     losses = [9, 8, 7, 6, 5, 5.5, 5.4, 5.3, 5.2, 5.1, 5.05, 4.9]
-    # With patience 5, check number 11 (5.05) is the first with 5 among "all but the last 5": 9, 8, 7, 6, 5.
+    # With window 5, check number 11 (5.05) is the first with 5 among "all but the last 5": 9, 8, 7, 6, 5.
     assert fired(losses, 5) == [False] * 10 + [True, False]
     assert fired([1, 2, 3, 4], 0) == [False, True, True, True]
     assert fired([3, 3, 3, 3], 1) == [False] * 4
 
 
 @given(st.lists(st.floats(0, 100), max_size=30), st.integers(0, 7))
-def test_trigger_is_its_definition(losses, patience):
+def test_trigger_is_its_definition(losses, window):
     expected = [
-        t > patience and losses[t] > min(losses[: t - patience]) if t > patience else False for t in range(len(losses))
+        t > window and losses[t] > min(losses[: t - window]) if t > window else False for t in range(len(losses))
     ]
-    assert fired(losses, patience) == expected
+    assert fired(losses, window) == expected
 
 
 def test_trigger_resumes():
@@ -52,7 +52,7 @@ def test_trigger_resumes():
 def test_trigger_refuses_what_is_not_a_number():
     with pytest.raises(G2Error, match="validation loss is not a number"):
         NonMonotoneTrigger().check(math.nan)
-    with pytest.raises(G2Error, match="patience must be at least 0"):
+    with pytest.raises(G2Error, match="window must be at least 0"):
         NonMonotoneTrigger(-1)
 
 
@@ -69,7 +69,7 @@ def give_gradients(weights, step):
 
 def test_average_is_the_mean_of_all_weights_since_it_began():
     weights = parameters()
-    optimizer, averaging = sgd(weights, 0.1, 0.01), NonMonotoneAveraging(weights, patience=1)
+    optimizer, averaging = sgd(weights, 0.1, 0.01), NonMonotoneAveraging(weights, window=1)
     history = []
     for step in range(12):
         give_gradients(weights, step)
@@ -149,7 +149,7 @@ def test_resumed_training_is_the_same_to_the_bit(build, stop):
 
     def start():
         weights = parameters()
-        return weights, build(weights), NonMonotoneAveraging(weights, patience=2)
+        return weights, build(weights), NonMonotoneAveraging(weights, window=2)
 
     whole = start()
     train(*whole, range(10))

@@ -1,6 +1,8 @@
 """Training from Python: the caller's settings are as before at the end."""
 
 import errno
+import shutil
+import signal
 import threading
 
 import pytest
@@ -11,8 +13,10 @@ from g2lstm import G2Error, load
 from g2lstm.config import parse_recipe
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.training.checkpoint import latest_checkpoint
+from g2lstm.training.loop import Interrupted
 from g2lstm.training.prepare import prepare
 from g2lstm.training.start import Silent, train
+from tests.training.observers import Silent as Watching
 
 
 @pytest.fixture
@@ -63,6 +67,20 @@ def test_finetuning_starts_from_the_weights_and_keeps_the_tokenizer(tables, tmp_
             parse_recipe(tables, [f"train.finetune_from={tmp_path / 'first'}", "model.hidden=5", "model.layers=2"]),
             Accelerator(cpu=True),
         )
+
+
+def test_finetuning_goes_on_without_the_run_that_it_began_with(tables, tmp_path):
+    train(parse_recipe(tables), tmp_path / "first", Silent())
+    finetune = parse_recipe(tables, [f"train.finetune_from={tmp_path / 'first'}", "train.epochs=3"])
+    train(finetune, tmp_path / "whole", Silent())
+    with pytest.raises(Interrupted):
+        train(finetune, tmp_path / "cut", Watching(lambda progress: progress.step == 2 and signal.raise_signal(2)))
+    shutil.rmtree(tmp_path / "first")
+    train(finetune, tmp_path / "cut", Silent(), resume=True)
+    ours, theirs = (RunDirectory(tmp_path / name).load_weights() for name in ("cut", "whole"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    with pytest.raises(G2Error, match="first is not a run directory"):
+        train(finetune, tmp_path / "new", Silent())
 
 
 def test_resuming_with_another_recipe_says_what_differs(tables, tmp_path):
