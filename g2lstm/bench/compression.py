@@ -16,7 +16,7 @@ from g2lstm.compression.model import compress
 from g2lstm.compression.spec import Spec
 from g2lstm.errors import G2Error
 from g2lstm.mt.translate import translate
-from g2lstm.runs.compressed import write_run
+from g2lstm.runs.compressed import TABLE, new_folder, write_json, write_run
 from g2lstm.runs.language import TrainedLanguageModel
 from g2lstm.runs.scoring import cache_settings, score_language, score_translation
 from g2lstm.runs.trained import load
@@ -70,6 +70,27 @@ def compress_timed(trained: Trained, spec: Spec) -> Compressed:
     start = time.perf_counter()
     model = compress(trained.model, spec)
     return Compressed(model, spec, time.perf_counter() - start)
+
+
+def compress_run(trained: Trained, spec: Spec, out: Path, show: Show, scoring: Scoring | None) -> dict[str, Any]:
+    """Compresses a run into a new run directory, which appears when all of it is there.
+
+    Args:
+        trained: the run.
+        spec: what to do to which weights.
+        out: the new directory.
+        show: told of the progress.
+        scoring: how to score both; None for not at all.
+
+    Returns:
+        What the directory's compression.json holds.
+    """
+    with new_folder(out) as folder:
+        compressed = compress_timed(trained, spec)
+        before = None if scoring is None else score(trained, scoring, show, f"scoring {trained.run.path.name}")
+        report = measure(trained, compressed, folder, show, scoring=scoring, score_before=before)
+        write_json(folder / TABLE, report)
+    return report
 
 
 def measure(

@@ -23,7 +23,7 @@ class Row(NamedTuple):
     sentences_per_second: float
 
 
-def measure(run: Path, rounds: int = 5, data_dir: Path | None = None, split: str = "test") -> Iterator[Row]:
+def measure(run: Path, rounds: int, data_dir: Path | None = None, split: str = "test") -> Iterator[Row]:
     """Yields a line for each way to translate a split.
 
     Args:

@@ -54,8 +54,8 @@ def peak_memory(function: Callable[..., Any], warm_up: tuple[Any, ...], argument
 
     Before that `function(*warm_up)` runs once, uncounted: it loads libraries and starts threads. In that process glibc
     hands every large block back to the system as soon as it is freed; by default it keeps some, as its heuristics have
-    it, and the same program's peak varies by a tenth from run to run. None where the system has no /proc; the function
-    runs there too.
+    it, and the same program's peak varies by a tenth from run to run. None where the system does not tell; the
+    function runs there too.
     """
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
@@ -84,14 +84,13 @@ def _measure_peak(
 ) -> None:
     torch.set_num_threads(threads)
     function(*warm_up)
-    if not _HIGH_WATER.exists():
-        function(*arguments)
-        sender.send(None)
-        return
-    _HIGH_WATER.write_text("5")  # resets the mark
-    before = _status("VmRSS")
+    try:
+        _HIGH_WATER.write_text("5")  # resets the mark
+        before: int | None = _status("VmRSS")
+    except OSError:
+        before = None
     function(*arguments)
-    sender.send((_status("VmHWM") - before) / 1024)
+    sender.send(None if before is None else (_status("VmHWM") - before) / 1024)
 
 
 def _status(field: str) -> int:

@@ -116,7 +116,9 @@ def _train_mt(rounds: int, as_json: bool) -> None:
 @app.command()
 def infer(
     run: Annotated[Path | None, typer.Argument(help="A run directory; none for stacks of LSTM layers.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds of steps; medians are shown.")] = 15,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Interleaved rounds, whose median is shown; 15, or 5 of translation.")
+    ] = None,
     task: Annotated[str | None, typer.Option("--task", help="lm or mt: what RUN must be, if given.")] = None,
     split: Annotated[str, typer.Option(help="valid, test or train, of a run.")] = "test",
     data_dir: DataDir = None,
@@ -128,15 +130,15 @@ def infer(
     translates: how many sentences a second.
     """
     if run is None:
-        _infer_stacks(rounds, as_json)
+        _infer_stacks(rounds or 15, as_json)
         return
     from g2lstm.runs.directory import RunDirectory
 
     found = RunDirectory.open(run, task=None if task is None else _checked(task))
     if found.recipe.task == "lm":
-        _infer_lm(run, rounds, split, data_dir, as_json)
+        _infer_lm(run, rounds or 15, split, data_dir, as_json)
     else:
-        _infer_mt(run, rounds, split, data_dir, as_json)
+        _infer_mt(run, rounds or 5, split, data_dir, as_json)
 
 
 def _infer_lm(run: Path, rounds: int, split: str, data_dir: Path | None, as_json: bool) -> None:

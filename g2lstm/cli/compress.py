@@ -63,7 +63,7 @@ def compress(
         raise G2Error(f"--no-score and {'--sweep' if sweep else '--cache'} contradict each other; leave one out")
     parsed = None if spec is None else Spec.parse(spec)
 
-    from g2lstm.bench.compression import Scoring, check_scoring
+    from g2lstm.bench.compression import Scoring, check_scoring, compress_run
     from g2lstm.runs.compressed import check_compressible, default_folder
     from g2lstm.runs.directory import RunDirectory
     from g2lstm.runs.trained import load
@@ -76,24 +76,13 @@ def compress(
         _sweep(trained, out or trained.run.own("sweep"), scoring, as_json)
         return
     folder = default_folder(run, spec) if out is None else out
-    report = _compress(trained, parsed, folder, None if no_score else scoring)
+    with bar() as show:
+        report = compress_run(trained, parsed, folder, show, None if no_score else scoring)
     if as_json:
         print(json.dumps({"out": str(folder), **report}))
         return
     console().print(_table(report, f"{run} → {folder}"))
     console().print(f"next: g2lstm eval {folder}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _compress(trained: "Trained", spec: Any, folder: Path, scoring: "Scoring | None") -> dict[str, Any]:
-    from g2lstm.bench.compression import compress_timed, measure, score
-    from g2lstm.runs.compressed import TABLE, new_folder, write_json
-
-    with new_folder(folder) as temporary, bar() as show:
-        compressed = compress_timed(trained, spec)
-        before = None if scoring is None else score(trained, scoring, show, "scoring the run itself")
-        report = measure(trained, compressed, temporary, show, scoring=scoring, score_before=before)
-        write_json(temporary / TABLE, report)
-    return report
 
 
 def _sweep(trained: "Trained", folder: Path, scoring: "Scoring", as_json: bool) -> None:

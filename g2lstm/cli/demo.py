@@ -79,34 +79,23 @@ def demo(
 
 def _look(runs: Sequence[Path], report: Path, is_done: bool) -> None:
     """Compresses the runs by the preset, counts their gates, and writes the report; what is there is left."""
+    from g2lstm.bench.compression import Scoring, compress_run
+    from g2lstm.compression.spec import Spec
     from g2lstm.inspect.report import write_report
     from g2lstm.runs.compressed import default_folder
+    from g2lstm.runs.trained import load
 
     small = [default_folder(run, PRESET) for run in runs]
     with bar() as show:
         for run, folder in zip(runs, small, strict=True):
             if not folder.exists():
-                _compress(run, folder, show)
+                compress_run(load(run), Spec.parse(PRESET), folder, show, Scoring("test"))
             if not (run / "gates" / "gates.json").exists():
                 _count_gates(run, partial(show, f"counting the gates of {run.name}"))
         if not is_done:
             show("writing the report", 0, 1)
             write_report([*runs, *small], report)
             show("writing the report", 1, 1)
-
-
-def _compress(run: Path, folder: Path, show: Any) -> None:
-    from g2lstm.bench.compression import Scoring, compress_timed, measure, score
-    from g2lstm.compression.spec import Spec
-    from g2lstm.runs.compressed import TABLE, new_folder, write_json
-    from g2lstm.runs.trained import load
-
-    trained, scoring = load(run), Scoring("test")
-    with new_folder(folder) as temporary:
-        compressed = compress_timed(trained, Spec.parse(PRESET))
-        before = score(trained, scoring, show, f"scoring {run.name}")
-        report = measure(trained, compressed, temporary, show, scoring=scoring, score_before=before)
-        write_json(temporary / TABLE, report)
 
 
 def _count_gates(run: Path, progress: Any) -> None:

@@ -52,8 +52,9 @@ class StudyBar:
 
     def on_share(self, share: float) -> None:
         """Moves both bars."""
-        if self._share is not None:
-            self._worked += max(share - self._share, 0.0) * self._stage
+        before = share if self._share is None else self._share
+        share = max(share, before)  # tuning a cache counts from 0 for each setting
+        self._worked += (share - before) * self._stage
         self._share = share
         self.bar.update(self.whole, completed=self._done + share * self._stage, rate=f"{self._left()} left in all")
         if self.training is not None:
@@ -161,7 +162,8 @@ def study(
         failures = carry_out(jobs, out, data_dir)
         jobs = jobs_of(chosen, out, tuple(only or ()))
     tables = [build(table, chosen.plans, out) for table in chosen.tables]
-    files = [] if failures or name != "figures" else _draw(chosen, out, data_dir)
+    is_partial = only is not None and not all(job.is_done for job in jobs_of(chosen, out))
+    files = [] if failures or name != "figures" or is_partial else _draw(chosen, out, data_dir)
     if as_json:
         result: dict[str, Any] = {"study": name, "scale": scale, "seeds": seeds, "out": str(out)}
         result |= {"tables": [to_json(table) for table in tables], "files": [str(file) for file in files]}
@@ -174,6 +176,9 @@ def study(
             show_table(table)
         for file in files:
             print(file)
+    if name == "figures" and is_partial:
+        note = "note: the figures show all runs of the study; they are drawn without --only"
+        error_console().print(note, highlight=False, markup=False, soft_wrap=True)
     for note in (note for job in jobs for note in job.notes):
         error_console().print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
     for run, reason in failures.items():

@@ -56,15 +56,14 @@ class MappedArray:
         """A copy of the rows from `start` on: (count, …), fewer at the end."""
         rows = self.values[start : start + count]
         place, left = self._start + start * self.values.strides[0], rows.nbytes
-        parts = [b""]
+        parts = []
         while left:
             part = os.pread(self._file, min(left, _MOST_AT_ONCE), place)
             if not part:
-                raise OSError(f"the file of the tokens ends {left} bytes too early")
+                raise G2Error(f"a prepared file has become {left} bytes shorter while it was read; start anew")
             place, left = place + len(part), left - len(part)
             parts.append(part)
-        content = parts[-1] if len(parts) <= 2 else b"".join(parts)
-        return np.frombuffer(content, rows.dtype).reshape(rows.shape)
+        return np.frombuffer(b"".join(parts), rows.dtype).reshape(rows.shape)
 
     def release(self) -> None:
         """Gives the memory of rows that were looked at back to the system."""

@@ -217,7 +217,7 @@ def replace_all(model: Model, made: Mapping[nn.Module, nn.Module]) -> Model:
     """Puts each new module in the place of its old one, wherever that is used, with its hooks and attributes."""
     for old, new in made.items():
         for name, value in vars(old).items():
-            if name in _OWN and not isinstance(new, G2LSTM):
+            if isinstance(old, G2LSTM) and not isinstance(new, G2LSTM) and name in _OWN:
                 continue
             is_hooks = name.endswith("_hooks") or "_hooks_" in name or name == "_is_full_backward_hook"
             if is_hooks or name not in vars(new):

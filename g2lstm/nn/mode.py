@@ -42,6 +42,7 @@ def evaluating(model: nn.Module, eval_gate: str | None = None, *, packed: bool =
         yield
     finally:
         _UNPACKED.reset(token)
+        model.train(modes[0][1])  # the model itself comes first; modules may do more in `train` than set their mode
         for module, was_training in modes:
             module.training = was_training
         for layer, gate in zip(layers, gates, strict=True):

@@ -105,6 +105,10 @@ class RunDirectory:
         """Of what recipe.toml said when this was first asked for; a later version's new settings do not change it."""
         return tables_hash(read_tables(self.recipe_file))
 
+    def remember_recipe(self) -> None:
+        """Reads recipe.toml once and for all: to whoever edits it from now on, this object does not listen."""
+        _ = self.recipe, self.recipe_hash
+
     def has_checkpoints(self) -> bool:
         """Whether there is one that training could go on from, whole or not."""
         return any(self.checkpoints.glob("step-*.json"))

@@ -158,7 +158,9 @@ def score_translation(
 
 
 def _gate_of(trained: TrainedLanguageModel | TrainedTranslationModel, eval_gate: str | None) -> str:
-    layers = lstms(trained.model)  # none after `freeze_`
+    layers = lstms(trained.model)
+    if not layers and eval_gate not in (None, "soft"):  # after `freeze_`
+        raise G2Error(f"this model's layers are torch.nn.LSTMs, whose gates are soft, not {eval_gate!r}; load it anew")
     return eval_gate or (layers[0].eval_gate if layers else "soft")
 
 

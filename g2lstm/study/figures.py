@@ -10,6 +10,7 @@ from g2lstm.errors import G2Error
 from g2lstm.inspect.examine import Findings, examine
 from g2lstm.inspect.gallery import as_object
 from g2lstm.inspect.reading import Reading
+from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load_translation_model
 from g2lstm.runs.translation import TrainedTranslationModel
 from g2lstm.study import results
@@ -54,11 +55,9 @@ def draw_figures(
     names = ("figure1and3-histograms", "figure2-sigmoid", "figure4-words")
     files = [folder / f"{name}.{ending}" for name in names for ending in ("png", "svg")] + [folder / "gates.json"]
     for plan in plans:
-        if results.training_of(out / plan.name) is None:
-            raise G2Error(
-                f"the figures need {out / plan.name}, which is not trained; run the study without --table-only"
-            )
-    trained_at = max((out / plan.name / "model.safetensors").stat().st_mtime for plan in plans)
+        if results.training_of(out / plan.name) is None or not RunDirectory(out / plan.name).model_file.is_file():
+            raise G2Error(f"the figures need {out / plan.name}, which is not trained; carry out the whole study")
+    trained_at = max(RunDirectory(out / plan.name).model_file.stat().st_mtime for plan in plans)
     if all(file.is_file() and file.stat().st_mtime >= trained_at for file in files):
         return files
     found: dict[str, Findings] = {}

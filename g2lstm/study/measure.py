@@ -74,4 +74,7 @@ class Measuring:
             tokens = torch.from_numpy(valid.read(0, len(valid)))
             found = tune_cache(self.trained.model, tokens, eval_gate=measurement.eval_gate, progress=progress).settings
             results.write(self.path, name, vars(found))
-        return CacheSettings(**results.read(file))
+        try:
+            return CacheSettings(**results.read(file))
+        except results.STRANGE:
+            raise results.damaged(file) from None

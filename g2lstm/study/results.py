@@ -19,6 +19,7 @@ from g2lstm.study.significance import Array
 
 FOLDER = "measured"  # inside a run directory: one file for each measurement, and one on the training
 _TRAINING = "training.json"
+STRANGE = (KeyError, TypeError, ValueError, OverflowError)  # what comes of a file that says something else
 _LONGEST = 2**28  # bytes of such a file
 _MAY_DIFFER = ("minutes", "finetune_from", "checkpoint_minutes")  # of another machine, or of a folder that was moved
 
@@ -39,8 +40,8 @@ def training_of(path: Path) -> Training | None:
         values = read(saved)
         try:
             return Training(float(values["epochs"]), float(values["seconds"]), int(values["step"]))
-        except (KeyError, TypeError, ValueError):
-            raise _damaged(saved) from None
+        except STRANGE:
+            raise damaged(saved) from None
     for file in sorted((path / "checkpoints").glob("step-*.json"), reverse=True):
         try:
             progress = json.loads(file.read_text(encoding="utf-8"))["state"]["progress"]
@@ -99,8 +100,8 @@ def measured(path: Path, measurement: Measurement) -> dict[str, Any] | None:
     result = read(file)
     try:
         score_of(result), sentences_of(result), result["signature"]
-    except (KeyError, TypeError, ValueError):
-        raise _damaged(file) from None
+    except STRANGE:
+        raise damaged(file) from None
     return result
 
 
@@ -148,11 +149,12 @@ def read(file: Path) -> dict[str, Any]:
     except G2Error as error:
         raise G2Error(f"{error}; delete it, and run the study again") from None
     if not isinstance(values, dict):
-        raise _damaged(file)
+        raise damaged(file)
     return values
 
 
-def _damaged(file: Path) -> G2Error:
+def damaged(file: Path) -> G2Error:
+    """What to tell of a file that says something else."""
     return G2Error(f"{file} does not hold what a study measures; delete it, and run the study again")
 
 

@@ -114,7 +114,8 @@ def _do(number: int, job: Job, out: Path, watcher: Watcher, data_dir: Path | Non
     path = out / job.plan.name
     if job.training is None:
         earlier = job.plan.starts_from
-        if earlier is not None and results.training_of(out / earlier) is None:
+        is_begun = RunDirectory(path).has_checkpoints()
+        if earlier is not None and not is_begun and results.training_of(out / earlier) is None:
             raise G2Error(f"it starts from {earlier}, which has not been trained")
         watcher.on_stage(number, job, TRAINING)
         train(job.recipe, path, watcher, resume=True, data_dir=data_dir)

@@ -59,6 +59,8 @@ class Trainer:
         Args:
             resume: go on from the newest whole checkpoint, if there is one.
         """
+        if self.accelerator.is_main_process:
+            self.run.remember_recipe()
         if resume:
             self._restore()
         if self.progress.finished:

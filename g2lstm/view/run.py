@@ -130,4 +130,5 @@ class ViewedRun:
 
 
 def _bytes(reading: Reading) -> int:
-    return sum(layer.input.nbytes + layer.forget.nbytes + layer.output.nbytes for layer in reading.layers)
+    attention = 0 if reading.attention is None else reading.attention.nbytes
+    return attention + sum(layer.input.nbytes + layer.forget.nbytes + layer.output.nbytes for layer in reading.layers)

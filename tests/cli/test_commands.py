@@ -9,6 +9,7 @@ import pytest
 
 from g2lstm import G2Error
 from g2lstm.__main__ import main as load_and_run
+from g2lstm.bench import layer
 from g2lstm.data import parts
 from tests.cli.command import run
 
@@ -70,7 +71,8 @@ def test_info_says_why_the_kernel_is_not_here(monkeypatch):
     assert backends.describe()["native"] == "torch operations, slower (not compiled: no C++ compiler)"
 
 
-def test_bench_layer_as_json():
+def test_bench_layer_as_json(monkeypatch):
+    monkeypatch.setattr(layer, "peak_memory", lambda *_: 1.5)
     done = run("bench", "layer", "--shape", "3,2,4,5", "--rounds", "1", "--json")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]

@@ -84,7 +84,7 @@ def test_from_python(trained):
 
 def test_interrupt_saves_and_exits_130_and_resume_goes_on(tmp_path):
     out = tmp_path / "run"
-    toy = [*TOY[:-1], "train.epochs=6", "--set", "train.batch_size=4"]
+    toy = [*TOY[:-1], "train.epochs=3", "--set", "train.batch_size=4"]
     command = [sys.executable, "-m", "g2lstm", "train", "embedded", *toy, "--out", str(out)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 120

@@ -208,6 +208,8 @@ def test_the_time_left_is_the_estimate_corrected_by_how_it_did_so_far(monkeypatc
     shown.on_step(Training(step=2, seconds=900.0, tokens=5), 0.6, values)  # 310 s for what was estimated at 100
     shown.on_stage(0, first, "test-soft")
     assert "one: test-soft; 57 min left in all" in text.getvalue()  # 1100 s at 3.1
+    for share in (1.0, 0.0, 1.0):  # a cache is tuned setting by setting, each from 0 on
+        shown.on_share(share)
     shown.on_job_end(0, first)
     shown.on_stage(1, second, "training")
     assert "run 2 of 2, two: training; 52 min left in all" in text.getvalue()  # 1000 s at 3.1

@@ -26,7 +26,7 @@ def all_of(stream: TokenStream) -> list[int]:
     return stream.read(0, len(stream)).tolist()
 
 
-def test_each_line_ends_with_eos(tmp_path: Path) -> None:
+def test_each_line_ends_with_eos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = write(tmp_path / "text", "b a b\n\nc b")
     tokenizer = prepare_tokenizer(text)
     stream = prepare_stream(text, tokenizer)
@@ -35,6 +35,9 @@ def test_each_line_ends_with_eos(tmp_path: Path) -> None:
     assert stream.read(1, 3).tolist() == [tokenizer.id_of("a"), tokenizer.id_of("b"), tokenizer.eos_id]
     assert stream.read(6, 9).tolist() == [tokenizer.id_of("b"), tokenizer.eos_id]
     assert stream.read(0, 2).dtype == np.int64
+    whole = all_of(stream)
+    monkeypatch.setattr(corpus, "_MOST_AT_ONCE", 3)  # bytes, of tokens that have two
+    assert all_of(stream) == whole
 
 
 @settings(deadline=None, max_examples=30)

@@ -509,17 +509,21 @@ def test_resumed_from_the_first_checkpoint_it_is_validated_once(data, tmp_path):
     assert resumed.progress.stale == whole.progress.stale
 
 
-def test_an_edit_while_it_trains_neither_ends_training_nor_goes_unnoticed(data, tmp_path):
+@pytest.mark.parametrize("when", [0, 2])
+def test_an_edit_while_it_trains_neither_ends_training_nor_goes_unnoticed(data, tmp_path, when):
     file = tmp_path / "run" / "recipe.toml"
 
     def edit(progress):
-        if progress.step == 2:
+        if progress.step == when:
             file.write_text(file.read_text().replace("epochs = 3", "epochs = "))  # no TOML any more
         if progress.step == 5:
             os.kill(os.getpid(), signal.SIGINT)
 
+    trainer = make_trainer(data, tmp_path / "run", Silent(edit))
+    validate = trainer.task.validate
+    trainer.task.validate = lambda: (edit(trainer.progress), validate())[1]  # the first comes before the first save
     with pytest.raises(Interrupted, match="state is saved"):
-        make_trainer(data, tmp_path / "run", Silent(edit)).train()
+        trainer.train()
     file.write_text(file.read_text().replace("epochs = ", "epochs = 2"))
     with pytest.raises(G2Error, match=r"recipe.toml has changed since its last checkpoint"):
         make_trainer(data, tmp_path / "run", Silent(), epochs=2).train(resume=True)

@@ -12,6 +12,7 @@ from g2lstm.config import parse_recipe
 from g2lstm.data.pairs import PairFiles, prepare_pairs, prepare_tokenizers
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.models import build_translation_model
+from g2lstm.training import mt
 from g2lstm.training.loop import Interrupted, Progress, Trainer
 from g2lstm.training.mt import TranslationLoss, TranslationTask
 from g2lstm.training.task import Validation
@@ -122,6 +123,18 @@ def test_validation(data):
     _, task = make_task(data)
     found = task.validate()
     assert found.criterion == -found.scores["bleu"]
+
+
+def test_the_gates_of_a_validation_are_those_of_sentences_of_middle_length(data, monkeypatch):
+    recipe, task = make_task(data)
+    task.recipe = recipe.model_copy(update={"evaluate": recipe.evaluate.model_copy(update={"batch_size": 2})})
+    seen = []
+    hide = mt.hide_padding
+    monkeypatch.setattr(mt, "hide_padding", lambda gates, batch: (seen.append(batch), hide(gates, batch)))
+    task.validate()
+    lengths = sorted(task.valid.target_lengths.tolist())
+    (batch,) = seen
+    assert [int((column >= 0).sum()) - 1 for column in batch.targets.T] == lengths[4:6]  # of eight pairs
 
 
 def test_patience_ends_training(data, tmp_path):
