@@ -10,8 +10,8 @@ import pytest
 from tests.cli.command import run
 
 TOY = [
-    "--set", "model.embedding=64", "--set", "train.minutes=", "--set", "train.epochs=4",
-    "--set", "train.batch_size=32",
+    "--set", "model.embedding=64", "--set", "model.hidden=64", "--set", "train.minutes=", "--set", "train.epochs=3",
+    "--set", "train.batch_size=24",
 ]  # fmt: skip
 
 
