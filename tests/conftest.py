@@ -1,15 +1,21 @@
-"""Seeds torch before each test, keeps parallel workers from fighting over the cores, refuses pickles to commands."""
+"""Seeds torch before each test, keeps parallel workers from fighting over the cores, refuses pickles to commands.
+
+No property fails by the clock: on a busy machine any example can take long.
+"""
 
 import os
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from tests.pickles import unpickling_refused
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"  # for the commands that tests start
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture(autouse=True)

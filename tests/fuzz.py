@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 # The same examples in every run, so that a failure is that of a change; the long ones differ from run to run.
 SHORT = settings(
     derandomize=True,
-    deadline=None,
     database=None,
     max_examples=60,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    suppress_health_check=[*settings.default.suppress_health_check, HealthCheck.function_scoped_fixture],
 )
 LONG = settings(SHORT, derandomize=False, max_examples=1000)
 

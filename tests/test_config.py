@@ -264,6 +264,10 @@ def test_overriding_the_method_takes_its_temperature() -> None:
     assert parse_recipe(values, ["model.method=sharpened"]).model.tau == 0.2
     assert parse_recipe(values, ["model.method=gumbel"]).model.tau == 0.7
     assert parse_recipe(values, ["model.tau=0.3", "model.method=sharpened"]).model.tau == 0.3
+    unnamed = {**SMALLEST, "model": {"tau": 0.7}}  # so that of the default
+    assert parse_recipe(unnamed, ["model.method=gumbel"]).model.tau == 0.7
+    assert parse_recipe(unnamed, ["model.method=sharpened"]).model.tau == 0.2
+    assert parse_recipe(values, ["model.method="]).model.tau == 0.7
 
 
 def test_an_override_leaves_what_was_given_alone() -> None:

@@ -21,9 +21,7 @@ from g2lstm.data.bounded import read_bounded
 from g2lstm.errors import G2Error
 
 Recipe: TypeAlias = LmRecipe | MtRecipe
-_LONGEST = (
-    2**14
-)  # bytes of a recipe; a complete one has some 900. Reading TOML can take time that grows with the square
+_LONGEST = 2**14  # bytes of a recipe; one has some 900. Reading TOML can take time that grows with the square
 _DEEPEST = 20  # tables and lists in each other; a recipe has three
 TASKS: dict[str, type[LmRecipe] | type[MtRecipe]] = {"lm": LmRecipe, "mt": MtRecipe}
 

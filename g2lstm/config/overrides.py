@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from datetime import date, datetime, time
 from typing import Any
 
+from g2lstm.config.sections import GateSection
+
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
-# To set the first is to take back what was chosen to go with its former value.
+# To set the first is to take back what was chosen to go with its former value, or its default.
 _REPLACES = {
     "data.name": ["data.path"],
     "data.path": ["data.name"],
@@ -15,6 +17,7 @@ _REPLACES = {
     "train.batch_size": ["train.batch_tokens"],
     "train.batch_tokens": ["train.batch_size"],
 }
+_DEFAULTS = {"model.method": GateSection.model_fields["method"].default}
 
 
 def apply_overrides(tables: dict[str, Any], overrides: Sequence[str]) -> list[str]:
@@ -33,8 +36,9 @@ def apply_overrides(tables: dict[str, Any], overrides: Sequence[str]) -> list[st
         else:
             problems.append(f"the override {override!r} is not of the form a.b=value, for example train.epochs=3")
     for key, value in settings.items():
-        parsed = parse_value(value) if value else None
-        if parsed != _get(tables, key):
+        before, now = _get(tables, key), parse_value(value) if value else None
+        default = _DEFAULTS.get(key)
+        if (default if now is None else now) != (default if before is None else before):
             for former in _replaced(tables, key):
                 if former not in settings:
                     _set(tables, former, None)

@@ -192,7 +192,7 @@ def methods_with_seeds(
 
 
 def check_overrides(overrides: Sequence[str], reserved: Mapping[str, str]) -> None:
-    """Raises for an override of a key that belongs to the study.
+    """Raises for an override of a key that belongs to the study, or of the section that holds it.
 
     Args:
         overrides: as the user gave them.
@@ -200,8 +200,9 @@ def check_overrides(overrides: Sequence[str], reserved: Mapping[str, str]) -> No
     """
     for override in overrides:
         key = override.partition("=")[0].strip()
-        if key in reserved:
-            raise G2Error(f"{key} cannot be set here: {reserved[key]}")
+        for name, instead in reserved.items():
+            if name == key or name.startswith(f"{key}."):
+                raise G2Error(f"{key} cannot be set here: {instead}")
 
 
 def run_name(recipe: str, variant: str, seed: int) -> str:

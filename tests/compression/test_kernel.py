@@ -62,7 +62,7 @@ def test_each_form_is_within_its_bound(form, sizes):
 
 
 @given(st.integers(1, 70), st.integers(1, 70), st.sampled_from([*FORMS, *LOW_RANK]), st.integers(0, 2**32))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_odd_sizes(inputs, hidden, form, seed):
     check([layer(inputs, hidden, form, np.random.default_rng(seed))], steps=1, seed=seed)
 

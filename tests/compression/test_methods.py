@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import Tensor
@@ -117,7 +117,6 @@ def test_limits_that_cannot_be(limit):
         to_grid(torch.zeros(2, 2), 0.2, limit)
 
 
-@settings(deadline=None)
 @given(values=matrices(1e30), step=st.floats(1e-30, 1e30), factor=st.none() | st.floats(1, 1e30))
 def test_a_grid_is_finite_or_an_error(values, step, factor):
     limit = None if factor is None else step * factor
@@ -212,7 +211,6 @@ def test_int8_by_hand():
     assert got.stored_bytes == 9 + 12
 
 
-@settings(deadline=None)
 @given(matrices(1e30))
 @example(torch.tensor([[1e-45, -1e-45]]))
 @example(torch.tensor([[1e30, -1e30]]))
@@ -226,7 +224,6 @@ def test_int8_is_half_a_step_off_at_most(values):
     assert ((got.dequantize().double() - values.double()).abs() <= half + tolerance).all()
 
 
-@settings(deadline=None)
 @given(matrices(8 * GREATEST_HALF))
 @example(torch.tensor([[8 * GREATEST_HALF, -8 * GREATEST_HALF]]))
 @example(torch.tensor([[7 * GREATEST_HALF, -7 * GREATEST_HALF]]))

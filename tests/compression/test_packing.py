@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from g2lstm.compression.matrix import Dense, Grid, GroupInt4, LowRank, RowIntegers
@@ -62,7 +62,6 @@ def test_every_level_and_every_odd_size():
             assert np.array_equal(unpack(pack(every, levels), levels, levels), every)
 
 
-@settings(deadline=None)
 @given(levels=LEVELS, count=st.integers(0, 300), seed=st.integers(0, 99))
 def test_round_trip(levels, count, seed):
     codes = codes_of(count, levels, seed)
@@ -74,7 +73,6 @@ def test_round_trip(levels, count, seed):
     assert np.array_equal(again, codes)
 
 
-@settings(deadline=None)
 @given(levels=LEVELS, count=st.integers(0, 60), data=st.data())
 def test_bytes_are_either_refused_or_the_only_ones_of_their_codes(levels, count, data):
     size = packed_size(count, levels)

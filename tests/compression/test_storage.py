@@ -63,7 +63,7 @@ def file(tmp_path):
     return path
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     steps=st.sampled_from([None, *STEPS]), rows=st.integers(1, 20), columns=st.integers(1, 70), seed=st.integers(0, 9)
 )
@@ -324,7 +324,7 @@ def test_bytes_that_are_no_file(tmp_path, content):
         load(path)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_any_damage_is_noticed_or_changes_nothing(tmp_path_factory, data):
     content = bytearray(save(toy_matrices(), {"bias": torch.arange(3.0)}, SPEC, {"task": "lm"}))
@@ -376,7 +376,7 @@ NONSENSE = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(data=st.data())
 def test_a_header_made_up_is_refused_or_gives_matrices(data):
     """A stranger can make a checksum too: whatever the header says, there is one error, or matrices that work."""

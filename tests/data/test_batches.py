@@ -80,7 +80,7 @@ def test_a_batch_by_hand(tmp_path: Path) -> None:
     assert batch.source_lengths.device.type == "cpu"
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     more=st.integers(0, 40),
     world=st.sampled_from([1, 2, 3]),

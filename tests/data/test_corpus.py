@@ -40,7 +40,7 @@ def test_each_line_ends_with_eos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert all_of(stream) == whole
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.lists(st.sampled_from("abcd"), max_size=4), min_size=1, max_size=8), st.sampled_from([1, 3, 100]))
 def test_a_stream_is_its_lines_whatever_is_encoded_at_once(
     tmp_path_factory: pytest.TempPathFactory, lines: list[list[str]], at_once: int
@@ -55,7 +55,7 @@ def test_a_stream_is_its_lines_whatever_is_encoded_at_once(
     assert all_of(stream) == expected
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.lists(st.sampled_from("abcd"), max_size=40), max_size=8), st.sampled_from([1, 3, 100]))
 def test_lines_are_found_again(tmp_path_factory: pytest.TempPathFactory, lines: list[list[str]], at_once: int) -> None:
     folder = tmp_path_factory.mktemp("text")

@@ -4,7 +4,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from g2lstm.data.tokenize import Tokenizer, train_bpe_tokenizer, train_tokenizer, train_word_tokenizer
@@ -75,7 +75,6 @@ def bpe_of_pairs() -> dict[tuple[bool, bool], Tokenizer]:
     }
 
 
-@settings(deadline=None)
 @given(ANY_LINE | st.text(" ab&;,'"), st.booleans(), st.booleans())
 def test_bpe_round_trip_with_each_option(
     bpe_of_pairs: dict[tuple[bool, bool], Tokenizer], line: str, is_tokenized: bool, prefix_space: bool

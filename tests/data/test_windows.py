@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from g2lstm.data.corpus import TokenStream, prepare_stream
@@ -88,7 +88,6 @@ def bptt_lengths(bptt: int, generator: torch.Generator) -> Iterator[int]:
         yield sample_bptt(bptt, generator)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 9))
 def test_reading_goes_on_where_it_stopped(stream: TokenStream, stop: int) -> None:
     columns = Columns(stream, 2)

@@ -86,7 +86,7 @@ def every_sentence(model, start, max_length, length_penalty):
             yield model.log_probability(start, tokens) / (length + 1) ** length_penalty, list(tokens)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(SEEDS, st.integers(2, 30), st.integers(0, 12), PENALTIES)
 def test_a_beam_of_one_is_greedy(seed, words, max_length, length_penalty):
     model = Automaton(words, seed)
@@ -101,7 +101,6 @@ def test_a_beam_of_one_is_greedy(seed, words, max_length, length_penalty):
     assert got.tokens == tokens
 
 
-@settings(deadline=None)
 @given(SEEDS, st.integers(3, 4), st.integers(0, 4), PENALTIES, st.floats(0.1, 4))
 def test_a_beam_that_holds_everything_is_exhaustive_search(seed, words, max_length, length_penalty, sharpness):
     model = Automaton(words, seed, sharpness=sharpness)
@@ -111,7 +110,6 @@ def test_a_beam_that_holds_everything_is_exhaustive_search(seed, words, max_leng
     assert [one.score for one in got] == pytest.approx([score for score, _ in expected])
 
 
-@settings(deadline=None)
 @given(SEEDS, st.integers(2, 12), st.integers(0, 9), st.integers(1, 6), PENALTIES, st.data())
 def test_is_the_definition_and_stopping_early_changes_nothing(seed, words, max_length, beam, length_penalty, data):
     model = Automaton(words, seed, sharpness=data.draw(st.floats(0.1, 4)))
@@ -123,7 +121,7 @@ def test_is_the_definition_and_stopping_early_changes_nothing(seed, words, max_l
     assert [one.score for one in got] == pytest.approx([score for score, _ in expected])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(SEEDS, st.lists(st.tuples(st.integers(0, 49), st.integers(0, 10)), min_size=1, max_size=6), st.integers(1, 5))
 def test_a_batch_is_as_one_sentence_at_a_time(seed, sentences, beam):
     model = Automaton(8, seed)
@@ -132,7 +130,7 @@ def test_a_batch_is_as_one_sentence_at_a_time(seed, sentences, beam):
     assert together == [model.search([start], [length], beam=beam, n_best=beam)[0] for start, length in sentences]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(SEEDS, st.integers(1, 6), PENALTIES)
 def test_what_is_said_of_hypotheses_is_true(seed, beam, length_penalty):
     model = Automaton(9, seed)
@@ -148,7 +146,7 @@ def test_what_is_said_of_hypotheses_is_true(seed, beam, length_penalty):
             assert one.attention is None
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(SEEDS, st.integers(1, 5))
 def test_attention_is_that_of_each_token_and_of_the_end(seed, beam):
     model = Automaton(6, seed)

@@ -143,6 +143,8 @@ def test_methods_and_seeds_are_the_studys_own(name):
         find_study(name, "paper", 1, ["model.method=sigmoid"])
     with pytest.raises(G2Error, match="train.seed cannot be set here: --seeds N"):
         find_study(name, "paper", 1, ["train.seed = 2"])
+    with pytest.raises(G2Error, match="model cannot be set here"):
+        find_study(name, "paper", 1, ['model={method="sigmoid"}'])
 
 
 def test_the_demo_takes_another_seed_but_no_method(tmp_path):
