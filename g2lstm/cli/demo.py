@@ -142,6 +142,7 @@ def _row(what: str, unit: str, values: Sequence[float | None]) -> dict[str, Any]
 
 
 def _table(rows: Sequence[dict[str, Any]], title: str) -> Table:
+    from g2lstm.study.forms import chance
     from g2lstm.study.plan import METHODS
 
     table = Table(title=title, title_justify="left")
@@ -150,9 +151,9 @@ def _table(rows: Sequence[dict[str, Any]], title: str) -> Table:
         table.add_column(title, justify="right")
     table.add_column("p", justify="right")
     for row in rows:
-        chance = row.get("p_value")
+        p_value = row.get("p_value")
         values = [_shown(row[method], row["unit"]) for method in METHODS]
-        table.add_row(row["what"], *values, "" if chance is None else f"{chance:.3f}")
+        table.add_row(row["what"], *values, "" if p_value is None else chance(p_value))
     return table
 
 

@@ -1,12 +1,14 @@
 """`g2lstm study`: the paper's tables and figures, each from its runs."""
 
 import json
+import shlex
 import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
@@ -148,9 +150,10 @@ def study(
 
     Examples: `g2lstm study table3 --dry-run`, `g2lstm study table3 --seeds 2 --markdown`
     """
+    from g2lstm.study.forms import to_json, to_markdown
     from g2lstm.study.runner import jobs_of
     from g2lstm.study.studies import find_study
-    from g2lstm.study.table import build, to_json, to_markdown
+    from g2lstm.study.table import build
 
     chosen = find_study(name, scale, seeds, overrides or ())
     jobs = jobs_of(chosen, out, tuple(only or ()))
@@ -164,27 +167,30 @@ def study(
     tables = [build(table, chosen.plans, out) for table in chosen.tables]
     is_partial = only is not None and not all(job.is_done for job in jobs_of(chosen, out))
     files = [] if failures or name != "figures" or is_partial else _draw(chosen, out, data_dir)
+    notes = [f"note: {note}" for job in jobs for note in job.notes]
+    if name == "figures" and is_partial:
+        notes.append("note: the figures show all runs of the study; they are drawn without --only")
     if as_json:
         result: dict[str, Any] = {"study": name, "scale": scale, "seeds": seeds, "out": str(out)}
         result |= {"tables": [to_json(table) for table in tables], "files": [str(file) for file in files]}
         result |= {"runs": [_job_facts(job) for job in jobs]}
-        print(json.dumps(result | {"failures": failures}, ensure_ascii=False))
+        print(json.dumps(result | {"notes": notes, "failures": failures}, ensure_ascii=False))
     elif markdown:
-        print("\n\n".join(to_markdown(table) for table in tables))
+        command = shlex.join(["g2lstm", "study", name, "--scale", scale, "--seeds", str(seeds), *_settings(overrides)])
+        print("\n\n".join([*(to_markdown(table) for table in tables), f"Command: `{command}`"]))
     else:
         for table in tables:
             show_table(table)
         for file in files:
             print(file)
-    if name == "figures" and is_partial:
-        note = "note: the figures show all runs of the study; they are drawn without --only"
-        error_console().print(note, highlight=False, markup=False, soft_wrap=True)
-    for note in (note for job in jobs for note in job.notes):
-        error_console().print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
-    for run, reason in failures.items():
-        error_console().print(f"{run} was left out: {reason}", highlight=False, markup=False, soft_wrap=True)
+    for line in (*notes, *(f"{run} was left out: {reason}" for run, reason in failures.items())):
+        error_console().print(line, highlight=False, markup=False, soft_wrap=True)
     if failures:
         raise typer.Exit(2)
+
+
+def _settings(overrides: list[str] | None) -> list[str]:
+    return [word for each in overrides or () for word in ("--set", each)]
 
 
 def _draw(study: "Study", out: Path, data_dir: Path | None) -> list[Path]:
@@ -197,16 +203,11 @@ def _draw(study: "Study", out: Path, data_dir: Path | None) -> list[Path]:
 
 def show_table(table: "Found") -> None:
     """A table for a terminal, what the differences are worth, and notes."""
-    from g2lstm.study.table import COMPARISON, HOW, in_words
+    from g2lstm.study.forms import COMPARISON, HOW, in_words
 
-    shown = Table(title=escape(table.title), title_justify="left")
-    shown.add_column("")
-    for heading in table.headings:
-        shown.add_column(escape(heading), justify="right")
-    for name, cells in table.rows:
-        style = "dim" if name.startswith("  ") else None
-        shown.add_row(escape(name), *(escape(cell.text) for cell in cells), style=style)
-    console().print(shown)
+    unbounded = Console(width=10_000)
+    widths = {turned: unbounded.measure(_cells(table, turned)).maximum for turned in (False, True)}
+    console().print(_cells(table, is_turned=widths[False] > max(console().width, widths[True])))
     if table.comparisons:
         differences = Table(title=HOW, title_justify="left")
         for heading in COMPARISON:
@@ -216,6 +217,20 @@ def show_table(table: "Found") -> None:
         console().print(differences)
     for line in table.notes:
         console().print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _cells(table: "Found", is_turned: bool) -> Table:
+    """The table itself: a row for each method, or, turned, a column for each, which suits a narrow terminal."""
+    grid = [["", *table.headings], *([name, *(cell.text for cell in cells)] for name, cells in table.rows)]
+    (_, *headings), *rows = zip(*grid, strict=True) if is_turned else grid
+    shown = Table(title=escape(table.title), title_justify="left")
+    shown.add_column("", overflow="fold")
+    for heading in headings:
+        style = "dim" if heading.startswith("  ") else None
+        shown.add_column(escape(heading.strip()), justify="right", overflow="fold", style=style)
+    for name, *cells in rows:
+        shown.add_row(escape(name), *map(escape, cells), style="dim" if name.startswith("  ") else None)
+    return shown
 
 
 def duration(seconds: float) -> str:

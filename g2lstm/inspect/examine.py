@@ -34,6 +34,7 @@ def examine(
     split: str | None = "valid",
     samples: int = 10_000,
     text: str | None = None,
+    target: str | None = None,
     eval_gate: str | None = None,
     training: bool = False,
     seed: int = 0,
@@ -49,6 +50,7 @@ def examine(
         split: "train", "valid" or "test"; None to count the gates of the text alone.
         samples: windows of text or sentence pairs at most.
         text: a sentence to look at.
+        target: its translation, which the decoder reads instead of its own.
         eval_gate: "soft", "tempered" or "hard"; None for the model's own.
         training: as in training, with noise.
         seed: of noise, dropout, and which pairs.
@@ -57,7 +59,7 @@ def examine(
         progress: called with what is done of one of the steps, and what there is in all.
     """
     mode: dict[str, Any] = {"eval_gate": eval_gate, "training": training, "seed": seed}
-    reading = None if text is None else read_sentence(trained, text, **mode)
+    reading = None if text is None else read_sentence(trained, text, target=target, **mode)
     if split is not None:
         recording = record_split(trained, split, samples=samples, data_dir=data_dir, progress=progress, **mode)
     elif reading is not None and not hard_score:
@@ -95,7 +97,9 @@ def _sentence(reading: Reading) -> dict[str, Any]:
         }
         for layer in reading.layers
     ]
-    if reading.attention is None:
+    if "text" in reading.tokens:
         return {**numbers, "next_words": reading.next_words}
+    if reading.attention is None:  # the translation was given
+        return numbers
     translated = {"translation": reading.translation, "produced": reading.produced}
     return {**numbers, **translated, "attention": reading.attention.tolist()}

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -75,7 +76,8 @@ class Reading:
         mode: evaluation or training, in words.
         unknown: by side, the places of tokens that the vocabulary lacks.
         next_words: of a language model, the likeliest tokens after the text, and their probabilities.
-        translation: of a translation model, what it made of the text, and what the decoder then read.
+        translation: of a translation model, what it made of the text, and what the decoder then read. This and the next
+            two are empty if a target was given.
         produced: the tokens of the translation and its `<eos>`: each follows the token at its place in "target".
         attention: (T, S), where the model looked for each of them.
     """
@@ -94,26 +96,30 @@ def read_sentence(
     trained: TrainedLanguageModel | TrainedTranslationModel,
     text: str,
     *,
+    target: str | None = None,
     eval_gate: str | None = None,
     training: bool = False,
     seed: int = 0,
 ) -> Reading:
-    """Reads a text; a translation model also translates it, and reads its own translation.
+    """Reads a text; a translation model also translates it, and reads its own translation, or the one that is given.
 
     One call at a time for each model, whose mode is changed meanwhile.
 
     Args:
         trained: the model and its tokenizers.
         text: of at most 1000 tokens, tokenised as the training text was. A language model reads every line's end.
+        target: a translation that the decoder reads instead of its own, so that models can be compared word by word.
         eval_gate: "soft", "tempered" or "hard"; None for the model's own.
         training: look at the gates as they are in training, with noise. The translation is made without.
         seed: of noise and dropout.
     """
     if not text.strip():
         raise G2Error("the text is empty; give a sentence, such as 'the company said it will grow'")
-    if isinstance(trained, TrainedLanguageModel):
-        return _read_language(trained, text, eval_gate, training, seed)
-    return _read_translation(trained, text, eval_gate, training, seed)
+    if isinstance(trained, TrainedTranslationModel):
+        return _read_translation(trained, text, target, eval_gate, training, seed)
+    if target is not None:
+        raise G2Error("a language model reads one text; a target is for translation models")
+    return _read_language(trained, text, eval_gate, training, seed)
 
 
 def _read_language(
@@ -140,26 +146,30 @@ def _read_language(
 
 
 def _read_translation(
-    trained: TrainedTranslationModel, text: str, eval_gate: str | None, training: bool, seed: int
+    trained: TrainedTranslationModel, text: str, given: str | None, eval_gate: str | None, training: bool, seed: int
 ) -> Reading:
     model = trained.model
     line = trained.cleaned(" ".join(text.split("\n")))
     source, source_tokens = encode(trained.source, line)
     _check_length(len(source))
-    found = trained.search([line], with_attention=True, eval_gate=eval_gate)[0][0]
-    target, produced = found.target_ids, found.target[:-1]
+    own: dict[str, Any] = {}
+    if given is None:
+        found = trained.search([line], with_attention=True, eval_gate=eval_gate)[0][0]
+        assert found.attention is not None
+        target, words = found.target_ids, found.target[:-1]
+        own = {"translation": found.text, "produced": [*words, EOS], "attention": found.attention.numpy()}
+    else:
+        target, words = encode(trained.target, trained.cleaned(given))
+        _check_length(len(target))
     source, inputs = [*source, trained.source.eos_id], [trained.target.eos_id, *target]
     with in_mode(model, eval_gate=eval_gate, training=training, seed=seed) as mode, record_gates(model) as record:
         model(_column(source, model), torch.tensor([len(source)]), _column(inputs, model))
-    assert found.attention is not None
     return Reading(
-        tokens={"source": [*source_tokens, EOS], "target": [EOS, *produced]},
+        tokens={"source": [*source_tokens, EOS], "target": [EOS, *words]},
         layers=_layers(model, record),
         mode=mode,
         unknown={"source": _unknown(trained.source, source), "target": _unknown(trained.target, inputs)},
-        translation=found.text,
-        produced=[*produced, EOS],
-        attention=found.attention.numpy(),
+        **own,
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from g2lstm.config import load_recipe
+from g2lstm.config import Recipe, load_recipe
 from g2lstm.study import paper
 from g2lstm.study.columns import compression_columns
 from g2lstm.study.plan import (
@@ -17,6 +17,7 @@ from g2lstm.study.plan import (
     Study,
     TablePlan,
     measurements_of,
+    overrides_for,
     run_name,
 )
 
@@ -34,14 +35,31 @@ _VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "deep-sigmoid": ("LSTM, 8 layers", (f"{METHOD}={BASELINE}", "model.layers=8")),
     "deep-gumbel": ("G², 8 layers", ("model.layers=8",)),
 }
-# Trained LSTMs that go on: what each is called, by which method, and for how many epochs. The first tells what more
-# training does by itself.
-_CONTINUED = {
-    "continued16": ("LSTM, then 16 epochs more", BASELINE, 16),
-    "converted4": ("LSTM, then 4 epochs of G²", OURS, 4),
-    "converted16": ("LSTM, then 16 epochs of G²", OURS, 16),
+# Noise is a regulariser too: how each method does with half of the others.
+_LESS_DROPOUT = {
+    "less-sigmoid": ("LSTM, half the dropout", BASELINE),
+    "less-gumbel": ("G², half the dropout", OURS),
 }
-_PAIRS = ((OURS, BASELINE), ("ifo", OURS), ("deep-gumbel", "deep-sigmoid"), ("converted16", "continued16"))
+# Trained LSTMs that go on: what each is called, by which method, and for how many epochs. Those that stay LSTMs tell
+# what more training does by itself.
+_CONTINUED = {
+    f"{kind}{epochs}": (f"LSTM, then {epochs} epochs {words}", method, epochs)
+    for epochs in (4, 16)
+    for kind, words, method in (("continued", "more", BASELINE), ("converted", "of G²", OURS))
+}
+# Each row and the one that it is to be compared with.
+_PAIRS = (
+    (OURS, BASELINE),
+    *(
+        (variant, OURS)
+        for variant in ("ifo", "tau0.3", "tau0.5", "tau1.2", "tau2.0", "noise0.0", "noise0.5", "noise1.0")
+    ),
+    ("deep-gumbel", "deep-sigmoid"),
+    ("less-sigmoid", BASELINE),
+    ("less-gumbel", OURS),
+    ("less-gumbel", "less-sigmoid"),
+    *((f"converted{epochs}", f"continued{epochs}") for epochs in (4, 16)),
+)
 
 
 def ablations(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
@@ -55,24 +73,41 @@ def ablations(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
         Column("test", "ablations", base),
         *(Column(gate, "ablations", Measurement(eval_gate=gate), against=base) for gate in ("tempered", "hard")),
         *compressed,
-        Column("gates beyond 0.1/0.9", "ablations", base, what="saturation"),
+        Column("saturated", "ablations", base, what="saturation"),
     )
+    less = _half_the_dropout(recipe)
+    variants = _VARIANTS | {
+        variant: (words, (f"{METHOD}={method}", *less)) for variant, (words, method) in _LESS_DROPOUT.items()
+    }
     plans = [
-        _plan(name, variant, (_BUDGET, *overrides, *changes), seed, columns)
+        _plan(name, variant, (_BUDGET, *_for(changes, overrides), *changes), seed, columns)
         for seed in range(1, seeds + 1)
-        for variant, (_, changes) in _VARIANTS.items()
+        for variant, (_, changes) in variants.items()
     ]
-    rows = {variant: title for variant, (title, _) in _VARIANTS.items()}
+    rows = {variant: title for variant, (title, _) in variants.items()}
     for variant, (words, method, epochs) in _CONTINUED.items():
         rows[variant] = words
         changes = (f"{METHOD}={method}", _BUDGET, f"train.epochs={epochs}", _FINETUNE[scale])
         plans += [
-            _plan(name, variant, (*overrides, *changes), seed, columns, run_name(name, BASELINE, seed))
+            _plan(name, variant, (*_for(changes, overrides), *changes), seed, columns, run_name(name, BASELINE, seed))
             for seed in range(1, seeds + 1)
         ]
     title = f"Ablations: test perplexity of {name}, and what evaluation and compression add to it"
-    notes = (*notes, "Saturation is that of the input and forget gates in evaluation, soft gates, validation set.")
+    notes = (*notes, "Saturated: input and forget gates beyond 0.1 or 0.9 in evaluation, soft gates, validation set.")
     return Study("ablations", title, tuple(plans), (TablePlan(title, rows, columns, _PAIRS, notes=notes),))
+
+
+def _for(changes: Sequence[str], overrides: Sequence[str]) -> tuple[str, ...]:
+    """The user's overrides for a row that changes this, of whatever method it is."""
+    method = next((change.partition("=")[2] for change in changes if change.startswith(f"{METHOD}=")), OURS)
+    return overrides_for(method, overrides)
+
+
+def _half_the_dropout(recipe: Recipe) -> tuple[str, ...]:
+    model = recipe.model
+    rates = {"weight_dropout": model.weight_dropout}
+    rates |= {f"dropout.{name}": rate for name, rate in model.dropout.model_dump().items()}
+    return tuple(f"model.{name}={rate / 2!r}" for name, rate in rates.items())
 
 
 def _plan(

@@ -1,6 +1,7 @@
 """Columns that several studies have: the scores after each compression of the gates."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from g2lstm.compression.spec import PRESETS, Spec
 from g2lstm.config import LmRecipe, Recipe
@@ -22,6 +23,7 @@ def compression_columns(
     Returns:
         the columns, and notes on them.
     """
+    digits = paper.PTB_DIGITS if isinstance(recipe, LmRecipe) else 2
     narrowest = min(recipe.model.embedding, recipe.model.hidden)
     columns, notes = [], []
     ranks: list[int] = []
@@ -33,11 +35,11 @@ def compression_columns(
             if steps.rank > narrowest:
                 notes.append(f"A rank of {steps.rank} is more than layers {narrowest} wide have.")
                 continue
-        columns.append(_column(PRESETS[preset], series, base, by_method))
+        columns.append(_column(PRESETS[preset], series, base, by_method, digits))
     hidden = recipe.model.hidden
     if isinstance(recipe, LmRecipe) and hidden != paper.PTB_HIDDEN:
         own = list(dict.fromkeys(paper.proportional_rank(rank, hidden) for rank in ranks))
-        columns += [_column(f"gates=svd:{rank}", series, base, {}) for rank in own if rank <= narrowest]
+        columns += [_column(f"gates=svd:{rank}", series, base) for rank in own if rank <= narrowest]
         listed, theirs = (" and ".join(map(str, each)) for each in (own, ranks))
         notes.append(
             f"Ranks {listed} are to layers {hidden} wide what the paper's {theirs} are to its {paper.PTB_HIDDEN}."
@@ -45,7 +47,9 @@ def compression_columns(
     return tuple(columns), tuple(notes)
 
 
-def _column(spec: str, series: str, base: Measurement, figures: Mapping[str, float]) -> Column:
+def _column(
+    spec: str, series: str, base: Measurement, figures: Mapping[str, float] = MappingProxyType({}), digits: int = 2
+) -> Column:
     measurement = Measurement(base.split, base.eval_gate, base.cache, spec)
     title = spec.removeprefix("gates=").replace(",", ", ").replace(":", " ")
-    return Column(title, series, measurement, against=base, paper=figures)
+    return Column(title, series, measurement, against=base, paper=figures, paper_digits=digits)

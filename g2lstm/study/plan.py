@@ -11,9 +11,10 @@ from g2lstm.compression.spec import Spec
 from g2lstm.config import Recipe, load_recipe
 from g2lstm.errors import G2Error
 
-METHODS = {"sigmoid": "LSTM (baseline)", "sharpened": "sharpened sigmoid", "gumbel": "G²"}
+METHODS = {"sigmoid": "LSTM", "sharpened": "sharpened", "gumbel": "G²"}
 BASELINE, OURS = "sigmoid", "gumbel"
 METHOD, SEED = "model.method", "train.seed"  # keys that tell runs of one recipe apart
+_OF_OURS = ("model.tau", "model.noise_rate")  # settings of G² that would make another baseline of a baseline
 
 Scale = Literal["small", "paper"]
 Cache = Literal["recipe", "tuned"]
@@ -100,7 +101,8 @@ class Column:
         measurement: what it shows of them.
         against: another measurement: the difference from it is shown.
         what: "score", or "saturation", the share of gates beyond 0.1 or 0.9.
-        paper: the paper's figures by row, as the table shows them.
+        paper: the paper's figures by row.
+        paper_digits: that these have after the point.
     """
 
     title: str
@@ -109,6 +111,7 @@ class Column:
     against: Measurement | None = None
     what: Literal["score", "saturation"] = "score"
     paper: Mapping[str, float] = field(default_factory=dict)
+    paper_digits: int = 2
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,6 @@ class TablePlan:
         rows: by the name that plans have; what the table calls them.
         columns: from left to right.
         pairs: rows whose difference is tested for significance, the first minus the second.
-        source: which of the paper's tables its figures are from.
         notes: below it.
     """
 
@@ -128,7 +130,6 @@ class TablePlan:
     rows: Mapping[str, str]
     columns: tuple[Column, ...]
     pairs: tuple[tuple[str, str], ...] = ((OURS, BASELINE), (OURS, "sharpened"))
-    source: str = ""
     notes: tuple[str, ...] = ()
 
 
@@ -179,7 +180,7 @@ def methods_with_seeds(
         Plan(
             run_name(recipe, method, seed),
             recipe,
-            (*overrides, f"{METHOD}={method}"),
+            (*overrides_for(method, overrides), f"{METHOD}={method}"),
             method,
             series,
             seed,
@@ -191,6 +192,11 @@ def methods_with_seeds(
     ]
 
 
+def overrides_for(method: str, overrides: Sequence[str]) -> tuple[str, ...]:
+    """Those that a run of this method has: temperature and noise are settings of G²."""
+    return tuple(each for each in overrides if method == OURS or _key(each) not in _OF_OURS)
+
+
 def check_overrides(overrides: Sequence[str], reserved: Mapping[str, str]) -> None:
     """Raises for an override of a key that belongs to the study, or of the section that holds it.
 
@@ -199,10 +205,14 @@ def check_overrides(overrides: Sequence[str], reserved: Mapping[str, str]) -> No
         reserved: such keys, and what to do instead of setting them.
     """
     for override in overrides:
-        key = override.partition("=")[0].strip()
+        key = _key(override)
         for name, instead in reserved.items():
             if name == key or name.startswith(f"{key}."):
                 raise G2Error(f"{key} cannot be set here: {instead}")
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].strip()
 
 
 def run_name(recipe: str, variant: str, seed: int) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ FOLDER = "measured"  # inside a run directory: one file for each measurement, an
 _TRAINING = "training.json"
 STRANGE = (KeyError, TypeError, ValueError, OverflowError)  # what comes of a file that says something else
 _LONGEST = 2**28  # bytes of such a file
+_BUDGET = ("epochs", "minutes")
 _MAY_DIFFER = ("minutes", "finetune_from", "checkpoint_minutes")  # of another machine, or of a folder that was moved
 
 
@@ -82,14 +83,15 @@ def check_recipe(path: Path, planned: Recipe) -> list[str]:
             f"{path} holds a run of another recipe than this study's ({_difference(before, now)}); move it away, or "
             "choose another folder with --out"
         )
-    if _budget(found) != _budget(planned):
-        return [f"{path.name} was trained with {_budget(found)}, not {_budget(planned)}"]
+    changed = [name for name in _BUDGET if getattr(found.train, name) != getattr(planned.train, name)]
+    if changed:
+        return [f"{path.name} was trained with {_budget(found, changed)}; the study has {_budget(planned, changed)}"]
     return []
 
 
-def _budget(recipe: Recipe) -> str:
-    given = {"train.epochs": recipe.train.epochs, "train.minutes": recipe.train.minutes}
-    return " and ".join(f"{name}={value}" for name, value in given.items() if value is not None)
+def _budget(recipe: Recipe, names: Sequence[str]) -> str:
+    values = {f"train.{name}": getattr(recipe.train, name) for name in names}
+    return " and ".join(f"no {name}" if value is None else f"{name}={value:g}" for name, value in values.items())
 
 
 def measured(path: Path, measurement: Measurement) -> dict[str, Any] | None:

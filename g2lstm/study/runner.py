@@ -88,8 +88,8 @@ def _job(plan: Plan, out: Path) -> Job:
 def carry_out(jobs: list[Job], out: Path, watcher: Watcher, data_dir: Path | None = None) -> dict[str, str]:
     """Does what is left of the jobs, one after the other.
 
-    A job that fails does not keep the others from being done. It can be stopped at any moment: `Interrupted` and
-    KeyboardInterrupt go through, and what is done by then is kept.
+    A job that a G2Error ends does not keep the others from being done. It can be stopped at any moment: `Interrupted`
+    and KeyboardInterrupt go through, and what is done by then is kept.
 
     Args:
         jobs: a run that starts from another comes after it.

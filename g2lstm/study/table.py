@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from g2lstm.study import results
+from g2lstm.study.notes import training_notes
 from g2lstm.study.plan import Column, Plan, TablePlan
 from g2lstm.study.significance import Difference, Term, bleu_of, bootstrap, perplexity_of
 
-COMPARISON = ("difference", "in", "value", "95 % interval", "p")
-HOW = "What the choice of test sentences can do to a difference (paired bootstrap, each difference by itself)"
+PAPER = "  paper"  # what a row of its figures is called
 BLOCK = 10  # sentences of running text that are drawn together; those of translations are drawn one by one
 
 
@@ -30,10 +30,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Whether the difference between two rows holds in one column."""
+    """Whether the difference between two rows holds in one column, over the seeds that both have."""
 
     rows: tuple[str, str]
     column: str
+    seeds: tuple[int, ...]
     difference: Difference
 
 
@@ -47,7 +48,7 @@ class Table:
         rows: what each is called, and its cells; those of the paper stand below ours.
         comparisons: between rows.
         notes: below it.
-        signatures: of the scores in the first column, by run.
+        signatures: of every score, by run and heading.
     """
 
     title: str
@@ -55,7 +56,7 @@ class Table:
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...]
-    signatures: Mapping[str, str]
+    signatures: Mapping[str, Mapping[str, str]]
 
 
 def build(plan: TablePlan, runs: Sequence[Plan], out: Path) -> Table:
@@ -71,7 +72,7 @@ def build(plan: TablePlan, runs: Sequence[Plan], out: Path) -> Table:
     for row, label in plan.rows.items():
         rows.append((label, tuple(one.cell for one in found[row])))
         if any(row in column.paper for column in plan.columns):
-            rows.append((f"  {plan.source}", tuple(_paper_cell(column, row) for column in plan.columns)))
+            rows.append((PAPER, tuple(_paper_cell(column, row) for column in plan.columns)))
     return Table(
         plan.title,
         tuple(column.title for column in plan.columns),
@@ -82,37 +83,32 @@ def build(plan: TablePlan, runs: Sequence[Plan], out: Path) -> Table:
             for one, other in zip(found.get(first, ()), found.get(second, ()), strict=False)
             if (comparison := _compare(one, other, plan)) is not None
         ),
-        (*plan.notes, *_training_notes(plan, runs, out)),
-        {
-            run.name: result["signature"]
-            for run in runs
-            for column in plan.columns[:1]
-            if run.series == column.series and (result := results.measured(out / run.name, column.measurement))
-        },
+        (*plan.notes, *training_notes(plan, runs, out), *_data_notes(plan, found)),
+        _signatures(plan, runs, out),
     )
 
 
-def _training_notes(plan: TablePlan, runs: Sequence[Plan], out: Path) -> list[str]:
-    """How long each row was trained, and on how much of the data if that was not all of it."""
+def _signatures(plan: TablePlan, runs: Sequence[Plan], out: Path) -> dict[str, dict[str, str]]:
+    signatures: dict[str, dict[str, str]] = {}
+    scores = [column for column in plan.columns if column.what == "score"]
+    for run in runs:
+        for column in scores:
+            if run.series == column.series and (result := results.measured(out / run.name, column.measurement)):
+                signatures.setdefault(run.name, {})[column.title] = result["signature"]
+    return signatures
+
+
+def _data_notes(plan: TablePlan, found: Mapping[str, Sequence["_Row"]]) -> list[str]:
+    """Rows that were not trained and scored on the same text."""
     notes = []
-    for series in dict.fromkeys(column.series for column in plan.columns):
-        mine = [run for run in runs if run.series == series and run.row in plan.rows]
-        epochs: dict[str, list[float]] = {}
-        partial: set[str] = set()
-        for run in mine:
-            if (training := results.training_of(out / run.name)) is not None:
-                epochs.setdefault(plan.rows[run.row], []).append(training.epochs)
-            for measurement in run.measurements[:1]:
-                partial |= {(results.measured(out / run.name, measurement) or {}).get("trained_on", "")} - {""}
-        by_epochs: dict[str, list[str]] = {}
-        for row, many in epochs.items():
-            by_epochs.setdefault("/".join(f"{one:.1f}" for one in many), []).append(row)
-        if len(by_epochs) == 1:
-            notes.append(f"Epochs of {mine[0].recipe}: {next(iter(by_epochs))} in every row.")
-        elif by_epochs:
-            each = "; ".join(f"{number} in {', '.join(rows)}" for number, rows in by_epochs.items())
-            notes.append(f"Epochs of {mine[0].recipe}: {each}.")
-        notes += [f"{mine[0].recipe} was trained on {share}." for share in sorted(partial)]
+    for first, second in plan.pairs:
+        pairs = zip(found.get(first, ()), found.get(second, ()), strict=False)
+        apart = [one.column.title for one, other in pairs if not one.has_data_of(other)]
+        if apart:
+            names = f"{plan.rows[first]} and {plan.rows[second]}"
+            notes.append(
+                f"{names} are not compared in {', '.join(apart)}: their texts differ (data in the signatures)."
+            )
     return notes
 
 
@@ -140,6 +136,10 @@ class _Row:
                 self.base[run.seed] = base
                 self.values[run.seed] -= results.score_of(base)
 
+    def has_data_of(self, other: "_Row") -> bool:
+        """Whether all that was measured of both rests on the same text, as far as the signatures tell."""
+        return len({data for row in (self, other) for data in map(_data, row.measured.values())}) <= 1
+
     @property
     def cell(self) -> Cell:
         values = tuple(self.values.values())
@@ -153,25 +153,30 @@ class _Row:
         return Cell(values, text)
 
 
+def _data(result: Mapping[str, Any]) -> str:
+    parts = result["signature"].split("|")
+    return next((part for part in parts if part.startswith("data:")), "") + str(result.get("trained_on", ""))
+
+
 def _value(what: str, result: Mapping[str, Any], path: Path) -> float | None:
     return results.score_of(result) if what == "score" else results.saturation_of(path)
 
 
 def _paper_cell(column: Column, row: str) -> Cell:
     value = column.paper.get(row)
-    return Cell((), "") if value is None else Cell((value,), shown(value, column))
+    return Cell((), "") if value is None else Cell((value,), shown(value, column, column.paper_digits))
 
 
-def shown(value: float, column: Column) -> str:
+def shown(value: float, column: Column, digits: int = 2) -> str:
     """A number as its column has it."""
     if column.what == "saturation":
         return f"{value:.0%}"
-    return signed(value) if column.against is not None else f"{value:.2f}"
+    return signed(value, digits) if column.against is not None else f"{value:.{digits}f}"
 
 
-def signed(value: float) -> str:
-    """With two digits, and +0.00 for what is rounded to zero."""
-    return f"{round(value, 2) + 0.0:+.2f}"
+def signed(value: float, digits: int = 2) -> str:
+    """With its sign, and +0.00 for what is rounded to zero."""
+    return f"{round(value, digits) + 0.0:+.{digits}f}"
 
 
 def _compare(one: _Row, other: _Row, plan: TablePlan) -> Comparison | None:
@@ -179,50 +184,13 @@ def _compare(one: _Row, other: _Row, plan: TablePlan) -> Comparison | None:
     seeds = sorted(one.values.keys() & other.values.keys())
     if column.what != "score" or column.measurement.split != "test" or not seeds:
         return None
+    if not one.has_data_of(other):
+        return None
     sides = [(1.0, one.measured), (-1.0, other.measured)]
     if column.against is not None:
         sides += [(-1.0, one.base), (1.0, other.base)]
     terms = [Term(weight, [results.sentences_of(side[seed]) for seed in seeds]) for weight, side in sides]
     is_language = "perplexity" in one.measured[seeds[0]]
     score, block = (perplexity_of, BLOCK) if is_language else (bleu_of, 1)
-    return Comparison((plan.rows[one.row], plan.rows[other.row]), column.title, bootstrap(terms, score, block=block))
-
-
-def to_json(table: Table) -> dict[str, Any]:
-    """For machines: every number."""
-    return {
-        "title": table.title,
-        "columns": list(table.headings),
-        "rows": [{"row": name.strip(), "cells": [vars(cell) for cell in cells]} for name, cells in table.rows],
-        "comparisons": [
-            {"rows": list(one.rows), "column": one.column, **one.difference._asdict()} for one in table.comparisons
-        ],
-        "notes": list(table.notes),
-        "signatures": dict(table.signatures),
-    }
-
-
-def to_markdown(table: Table) -> str:
-    """For documents."""
-    lines = [f"### {table.title}", "", _line(["", *table.headings]), _line(["---"] * (1 + len(table.headings)))]
-    lines += [_line([name.strip(), *(cell.text for cell in cells)]) for name, cells in table.rows]
-    if table.comparisons:
-        lines += ["", f"{HOW}:", "", _line(COMPARISON), _line(["---"] * len(COMPARISON))]
-        lines += [_line(in_words(one)) for one in table.comparisons]
-    lines += [line for note in table.notes for line in ("", note)]
-    if table.signatures:
-        lines += ["", f"Signatures of the column “{table.headings[0]}”:", ""]
-        lines += [f"- {name}: `{signature}`" for name, signature in table.signatures.items()]
-    return "\n".join(lines)
-
-
-def in_words(comparison: Comparison) -> tuple[str, ...]:
-    """A comparison as a row of a table whose headings are `COMPARISON`."""
-    value, low, high, p_value = comparison.difference
-    chance = f"{p_value:.3f}" if p_value >= 0.002 else "< 0.002"
-    interval = f"{signed(low)} to {signed(high)}"
-    return (" − ".join(comparison.rows), comparison.column, signed(value), interval, chance)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+    rows = plan.rows[one.row], plan.rows[other.row]
+    return Comparison(rows, column.title, tuple(seeds), bootstrap(terms, score, block=block))

@@ -7,10 +7,14 @@ import signal
 
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
+from g2lstm.cli import study
 from g2lstm.cli.main import app
 from g2lstm.cli.study import StudyBar, duration
+from g2lstm.study.table import Cell
+from g2lstm.study.table import Table as Found
 from tests.study.toys import of_language, of_translation, write_pairs, write_text
 
 
@@ -46,7 +50,7 @@ CASES = [  # studies that share runs follow one another
     ("table5", "paper", (), ["original", "round 0.5", "round 0.5, clip 1.0"], 3),
     (
         "ablations", "small", ("*-gumbel-*", "*sigmoid*", "*ifo*", "*converted4*"),
-        ["test", "tempered", "hard", "round 0.2", "round 0.2, clip 0.4", "svd 1"], 6,
+        ["test", "tempered", "hard", "round 0.2", "round 0.2, clip 0.4", "svd 1"], 8,
     ),
 ]  # fmt: skip
 
@@ -65,7 +69,7 @@ def test_a_study_from_nothing_to_its_table_and_again_from_its_directories(folder
     assert len(measured) >= (5 if name == "ablations" else 3)
     assert all("-" not in texts for texts in measured)
     assert {(first, second) for first, second in map(tuple, (one["rows"] for one in table["comparisons"]))} >= {
-        ("G²", "LSTM (baseline)")
+        ("G²", "LSTM")
     }
     again = invoke(folder, name, *options, "--table-only")
     assert json.loads(again.stdout)["tables"] == found["tables"]
@@ -84,6 +88,8 @@ def test_figures(folder):
     numbers = json.loads((folder / "out" / "figures-multi30k-small" / "gates.json").read_text())
     assert [run["method"] for run in numbers["runs"]] == ["sigmoid", "gumbel"]
     assert {run["mode"] for run in numbers["runs"]} == {"evaluation, soft gates"}
+    first, second = (run["text"]["tokens"] for run in numbers["runs"])
+    assert first == second, "both read the same sentence and the same translation of it"
     times = [os.path.getmtime(file) for file in files]
     assert json.loads(invoke(folder, "figures", "--json", "--table-only").stdout)["files"] == files
     assert [os.path.getmtime(file) for file in files] == times
@@ -96,18 +102,38 @@ def test_figures(folder):
 
 def test_in_a_terminal_and_as_markdown(folder):
     shown = invoke(folder, "table3", "--table-only").stdout
-    for words in ("Table 3", "G²", "paper, Table 3", "+0.80", "G² − LSTM (baseline)", "Epochs of ptb-small"):
+    for words in ("Table 3", "G²", "  paper", "+0.8 ", "G² − LSTM", "Epochs of ptb-small"):
         assert words in shown, words
     text = invoke(folder, "table3", "--table-only", "--markdown").stdout
     assert text.startswith("### Table 3")
-    assert "| paper, Table 3 | 52.80 |" in text
-    assert "`recipe:" in text
+    assert "| paper | 52.8 |" in text
+    assert "- ptb-small-gumbel-seed1, original: `recipe:" in text
+    assert "\nCommand: `g2lstm study table3 --scale small --seeds 1 --set " in text
+
+
+def test_where_the_terminal_is_narrow_the_table_is_turned(monkeypatch, capsys):
+    cells = tuple(Cell((1.0,), "+1.00 ± 0.10") for _ in range(6))
+    rows = (("LSTM", cells), ("  paper", cells), ("G²", cells))
+    table = Found("A table", tuple(f"column {k}" for k in range(6)), rows, (), ("A note.",), {})
+
+    def lines(width):
+        monkeypatch.setattr(study, "console", lambda: Console(width=width))
+        study.show_table(table)
+        return [
+            [cell.strip() for cell in line.strip("┃│").split(line[0])] for line in capsys.readouterr().out.splitlines()
+        ]
+
+    assert ["LSTM", *["+1.00 ± 0.10"] * 6] in lines(120)
+    narrow = lines(70)
+    assert ["", "LSTM", "paper", "G²"] in narrow
+    assert ["column 5", *["+1.00 ± 0.10"] * 3] in narrow
+    assert ["", "LSTM", "paper", "G²"] in lines(45), "too narrow for both: the narrower one, its cells folded"
 
 
 def test_nothing_is_there_yet(folder):
     shown = invoke(folder, "table3", "--table-only", out="nowhere")
     assert shown.exit_code == 0
-    assert "52.80" in shown.stdout
+    assert "52.8 " in shown.stdout
     assert not (folder / "nowhere").exists()
 
 
@@ -165,6 +191,7 @@ def test_what_fails_is_told_after_the_table_and_exits_with_2(folder):
         (["study", "table9"], "no study 'table9'"),
         (["study", "table1", "--scale", "tiny"], "one of small, paper"),
         (["study", "table5"], "use --scale paper"),
+        (["study", "figures", "--seeds", "2"], "leave --seeds out"),
         (["study", "table1", "--only", "x"], "no run of table1 is called x"),
         (["study", "table1", "--set", "model.hiden=3", "--dry-run"], "did you mean model.hidden?"),
     ],
@@ -186,10 +213,8 @@ def test_the_time_left_is_the_estimate_corrected_by_how_it_did_so_far(monkeypatc
     import io
     from types import SimpleNamespace
 
-    from rich.console import Console
     from rich.progress import Progress
 
-    from g2lstm.cli import study
     from g2lstm.training.loop import Progress as Training
 
     now = [0.0]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from g2lstm import G2Error
+from g2lstm import G2Error, record_gates
 from g2lstm.data.shown import shown
 from g2lstm.data.tokenize import train_bpe_tokenizer, train_word_tokenizer
 from g2lstm.inspect.reading import read_sentence
@@ -43,6 +43,25 @@ def test_next_words_are_the_likeliest(language):
     for word, probability in reading.next_words:
         assert probabilities[tokenizer.id_of(word)].item() == pytest.approx(probability)
     assert reading.next_words[0][1] == pytest.approx(probabilities.max().item())
+
+
+def test_a_given_translation_is_read_instead_of_the_models_own(translation):
+    text, target = "die katze lief .", "the dog saw a cat ."
+    reading = read_sentence(translation, text, target="the  dog saw a cat . ")
+    assert reading.tokens["target"] == ["<eos>", *encode(translation.target, target).shown]
+    assert (reading.translation, reading.produced, reading.attention) == ("", [], None)
+    source = torch.tensor([*translation.source.encode(text), translation.source.eos_id]).unsqueeze(1)
+    inputs = torch.tensor([translation.target.eos_id, *translation.target.encode(target)]).unsqueeze(1)
+    with record_gates(translation.model) as record, torch.no_grad():
+        translation.model(source, torch.tensor([len(source)]), inputs)
+    last = reading.layers[-1]
+    assert last.name == "decoder.1"
+    np.testing.assert_array_equal(last.forget, record["decoder.1"][0].forget[0][:, 0].numpy())
+
+
+def test_a_target_is_for_translation_models(language):
+    with pytest.raises(G2Error, match="a target is for translation models"):
+        read_sentence(language, TEXT, target="a dog")
 
 
 def test_gates_of_a_translation_model_are_those_of_return_gates(translation):

@@ -1,26 +1,26 @@
 """Tables over run directories that were written by hand: means, deviations, differences, comparisons, forms."""
 
 import json
+import shutil
 import statistics
 
 import numpy as np
 import pytest
 
 from g2lstm.study import results
+from g2lstm.study.forms import in_words, to_json, to_markdown
 from g2lstm.study.plan import Column, Measurement, TablePlan, methods_with_seeds
 from g2lstm.study.significance import Term, bootstrap, perplexity_of
-from g2lstm.study.table import build, in_words, signed, to_json, to_markdown
+from g2lstm.study.table import build, signed
 
 SVD = Measurement(compression="gates=svd:2")
 COLUMNS = (
-    Column("test", "trained", paper={"sigmoid": 58.8, "gumbel": 58.2}),
+    Column("test", "trained", paper={"sigmoid": 58.8, "gumbel": 58.2}, paper_digits=1),
     Column("svd 2", "trained", SVD, against=Measurement(), paper={"gumbel": 1.2}),
     Column("saturated", "trained", what="saturation"),
     Column("valid", "trained", Measurement("valid")),
 )
-PLAN = TablePlan(
-    "A table", {"sigmoid": "LSTM", "gumbel": "G²"}, COLUMNS, (("gumbel", "sigmoid"),), "paper, Table 3", ("A note.",)
-)
+PLAN = TablePlan("A table", {"sigmoid": "LSTM", "gumbel": "G²"}, COLUMNS, (("gumbel", "sigmoid"),), ("A note.",))
 RUNS = methods_with_seeds("ptb-small", COLUMNS, series="trained", seeds=2)
 
 
@@ -45,7 +45,7 @@ def out(tmp_path):
         results.keep(path, Measurement(), result(7, mean, trained_on="9 of about 10 pairs"))
         results.write(path, "training.json", {"epochs": 18.75, "seconds": 60.0, "step": 5})
         if (run.row, run.seed) != ("sigmoid", 2):
-            results.keep(path, SVD, result(7, mean + 0.05))
+            results.keep(path, SVD, result(7, mean + 0.05, signature="s7|compressed:x"))
         place = {"step": 1, "tokens": 1, "seconds": 1.0}
         lines = [
             {"kind": "valid", **place, "loss": 3.0, "saturation/a/input": 0.9, "saturation/a/forget": 0.9},
@@ -64,7 +64,7 @@ def scores(out, row, measurement):
 def test_cells_are_means_and_deviations_over_seeds(out):
     table = build(PLAN, RUNS, out)
     assert table.headings == ("test", "svd 2", "saturated", "valid")
-    assert [name for name, _ in table.rows] == ["LSTM", "  paper, Table 3", "G²", "  paper, Table 3"]
+    assert [name for name, _ in table.rows] == ["LSTM", "  paper", "G²", "  paper"]
     ours = scores(out, "gumbel", Measurement())
     test, svd, saturated, valid = table.rows[2][1]
     assert test.values == tuple(ours)
@@ -84,8 +84,8 @@ def test_what_is_missing_is_said(out):
 
 def test_the_papers_figures_stand_below(out):
     table = build(PLAN, RUNS, out)
-    assert [cell.text for cell in table.rows[1][1]] == ["58.80", "", "", ""]
-    assert [cell.text for cell in table.rows[3][1]] == ["58.20", "+1.20", "", ""]
+    assert [cell.text for cell in table.rows[1][1]] == ["58.8", "", "", ""]
+    assert [cell.text for cell in table.rows[3][1]] == ["58.2", "+1.20", "", ""]
 
 
 def test_comparisons_are_bootstraps_over_the_same_sentences(out):
@@ -109,16 +109,17 @@ def test_comparisons_are_bootstraps_over_the_same_sentences(out):
     ]  # fmt: skip
     assert table.comparisons[1].difference == bootstrap(twice, perplexity_of, block=10)
     value, low, high, _ = table.comparisons[0].difference
-    words = ("G² − LSTM", "test", f"{value:+.2f}", f"{low:+.2f} to {high:+.2f}", "< 0.002")
+    words = ("G² − LSTM", "test", "1, 2", f"{value:+.2f}", f"{low:+.2f} to {high:+.2f}", "< 0.002")
     assert in_words(table.comparisons[0]) == words
+    assert in_words(table.comparisons[1])[2] == "1"
 
 
 def test_notes_tell_epochs_and_partial_data(out):
     notes = build(PLAN, RUNS, out).notes
     assert notes == (
         "A note.",
-        "Epochs of ptb-small: 18.8/18.8 in every row.",
-        "ptb-small was trained on 9 of about 10 pairs.",
+        "Epochs of ptb-small: 18.8 in every row.",
+        "ptb-small was trained on 9 of about 10 pairs in every row.",
     )
 
 
@@ -127,17 +128,20 @@ def test_as_markdown(out):
     assert lines[0] == "### A table"
     assert lines[2] == "|  | test | svd 2 | saturated | valid |"
     assert lines[3] == "| --- | --- | --- | --- | --- |"
-    assert lines[5] == "| paper, Table 3 | 58.80 |  |  |  |"
+    assert lines[5] == "| paper | 58.8 |  |  |  |"
     assert any(line.startswith("| G² − LSTM | test | ") for line in lines)
-    assert "- ptb-small-gumbel-seed2: `s7`" in lines
+    assert "- ptb-small-gumbel-seed2, test: `s7`" in lines
 
 
 def test_as_json(out):
     table = json.loads(json.dumps(to_json(build(PLAN, RUNS, out))))
     assert table["rows"][2]["row"] == "G²"
     assert table["rows"][2]["cells"][0]["values"] == scores(out, "gumbel", Measurement())
-    assert set(table["comparisons"][0]) == {"rows", "column", "value", "low", "high", "p_value"}
-    assert table["signatures"]["ptb-small-gumbel-seed1"] == "s7"
+    assert set(table["comparisons"][0]) == {"rows", "column", "seeds", "value", "low", "high", "p_value"}
+    assert table["signatures"]["ptb-small-gumbel-seed1"] == {
+        "test": "s7",
+        "svd 2": "s7|compressed:x",
+    }
 
 
 def test_without_any_run_there_is_nothing_but_the_paper(tmp_path):
@@ -148,7 +152,29 @@ def test_without_any_run_there_is_nothing_but_the_paper(tmp_path):
 
 def test_rows_that_were_trained_for_other_numbers_of_epochs_are_told(out):
     results.write(out / RUNS[0].name, "training.json", {"epochs": 20.0, "seconds": 60.0, "step": 5})
-    assert build(PLAN, RUNS, out).notes[1] == "Epochs of ptb-small: 20.0/18.8 in LSTM; 18.8/18.8 in G²."
+    assert build(PLAN, RUNS, out).notes[1] == "Epochs of ptb-small: 20.0, 18.8 in LSTM; 18.8 in G²."
+
+
+def test_rows_that_are_not_trained_are_told(out):
+    for run in RUNS:
+        if run.row == "sigmoid":
+            shutil.rmtree(out / run.name)
+    notes = build(PLAN, RUNS, out).notes
+    assert notes[1:] == (
+        "Epochs of ptb-small: none in LSTM; 18.8 in G².",
+        "ptb-small was trained on 9 of about 10 pairs in G².",
+    )
+
+
+@pytest.mark.parametrize("other", [{"signature": "a|data:x/2|b"}, {"trained_on": "8 of about 10 pairs"}])
+def test_rows_of_other_texts_are_not_compared(out, other):
+    first = {"signature": "a|data:x/1|b", "trained_on": "9 of about 10 pairs"}
+    for run in RUNS:
+        mine = first if run.row == "gumbel" else first | other
+        results.keep(out / run.name, Measurement(), result(7, 4.0, **mine))
+    table = build(PLAN, RUNS, out)
+    assert "test" not in {one.column for one in table.comparisons}
+    assert any(note.startswith("G² and LSTM are not compared in test") for note in table.notes)
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.004, "+0.00"), (-0.004, "+0.00"), (-0.006, "-0.01"), (1.234, "+1.23")])
