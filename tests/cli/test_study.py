@@ -76,6 +76,17 @@ def test_a_study_from_nothing_to_its_table_and_again_from_its_directories(folder
     assert "training" not in again.stderr
 
 
+def test_the_papers_scale_finetunes_what_it_compresses(folder):
+    done = invoke(folder, "table3", "--scale", "paper", "--only", "*gumbel*", "--json", out="paper")
+    assert done.exit_code == 0, done.output + str(done.exception)
+    found = json.loads(done.stdout)
+    assert [run["run"] for run in found["runs"]] == ["ptb-gumbel-seed1", "ptb-finetune-gumbel-seed1"]
+    assert all(run["is_trained"] and run["measured"] == run["measurements"] for run in found["runs"])
+    assert list(found["tables"][0]["signatures"]) == ["ptb-finetune-gumbel-seed1"]
+    began_with = (folder / "paper" / "ptb-finetune-gumbel-seed1" / "recipe.toml").read_text()
+    assert f'finetune_from = "{folder / "paper" / "ptb-gumbel-seed1"}"' in began_with
+
+
 def test_figures(folder):
     done = invoke(folder, "figures", "--json")
     assert done.exit_code == 0, done.output + str(done.exception)
