@@ -1,6 +1,7 @@
 """How commands show progress and tables."""
 
 import sys
+from functools import cache
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
@@ -8,12 +9,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextCol
 
 def console() -> Console:
     """Standard output; in a file or a pipe, lines are wide enough for every table."""
-    return Console(width=None if sys.stdout.isatty() else 160)
+    return _console(is_error=False, is_terminal=sys.stdout.isatty())
 
 
 def error_console() -> Console:
     """Standard error, where bars and messages go: standard output is for results."""
-    return Console(stderr=True, width=None if sys.stderr.isatty() else 160)
+    return _console(is_error=True, is_terminal=sys.stderr.isatty())
+
+
+@cache
+def _console(is_error: bool, is_terminal: bool) -> Console:
+    """One for each stream, so that a bar that begins while another is drawn stands below it."""
+    return Console(stderr=is_error, width=None if is_terminal else 160)
 
 
 def progress_columns() -> list[ProgressColumn]:
