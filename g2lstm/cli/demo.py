@@ -158,9 +158,13 @@ def _table(rows: Sequence[dict[str, Any]], title: str) -> Table:
 
 
 def _shown(value: float | None, unit: str) -> str:
+    from g2lstm.study.table import signed
+
     if value is None:
         return "-"
-    forms = {"perplexity": "{:.2f}", "change": "{:+.2f}", "share": "{:.0%}", "rate": "{:,.0f}"}
+    if unit == "change":
+        return signed(value)
+    forms = {"perplexity": "{:.2f}", "share": "{:.0%}", "rate": "{:,.0f}"}
     return f"{value / 1e6:.2f} MB" if unit == "bytes" else forms[unit].format(value)
 
 
