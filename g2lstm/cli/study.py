@@ -167,9 +167,9 @@ def study(
     tables = [build(table, chosen.plans, out) for table in chosen.tables]
     is_partial = only is not None and not all(job.is_done for job in jobs_of(chosen, out))
     files = [] if failures or name != "figures" or is_partial else _draw(chosen, out, data_dir)
-    notes = [f"note: {note}" for job in jobs for note in job.notes]
+    notes = [note for job in jobs for note in job.notes]
     if name == "figures" and is_partial:
-        notes.append("note: the figures show all runs of the study; they are drawn without --only")
+        notes.append("the figures show all runs of the study; they are drawn without --only")
     if as_json:
         result: dict[str, Any] = {"study": name, "scale": scale, "seeds": seeds, "out": str(out)}
         result |= {"tables": [to_json(table) for table in tables], "files": [str(file) for file in files]}
@@ -181,9 +181,12 @@ def study(
     else:
         for table in tables:
             show_table(table)
-        for file in files:
-            print(file)
-    for line in (*notes, *(f"{run} was left out: {reason}" for run, reason in failures.items())):
+    for file in () if as_json else files:
+        print(file)
+    for line in (
+        *(f"note: {note}" for note in notes),
+        *(f"{run} was left out: {reason}" for run, reason in failures.items()),
+    ):
         error_console().print(line, highlight=False, markup=False, soft_wrap=True)
     if failures:
         raise typer.Exit(2)

@@ -1,6 +1,7 @@
 """Ablations of the method on the smallest scale: one thing changed at a time, each scored and compressed."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from g2lstm.config import Recipe, load_recipe
 from g2lstm.study import paper
@@ -26,44 +27,18 @@ _RECIPES = {"small": "embedded", "paper": "ptb"}
 _FINETUNE = {"small": "train.optimizer.lr=1e-3", "paper": "train.optimizer.start=asgd"}
 # Rows are compared by epochs, whatever each of these costs.
 _BUDGET = "train.minutes="
-# What each row is called, and what it changes.
-_VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
-    **{method: (title, (f"{METHOD}={method}",)) for method, title in METHODS.items()},
-    "ifo": ("G², output gate too", ("model.gates=ifo",)),
-    **{f"tau{tau}": (f"G², τ {tau}", (f"model.tau={tau}",)) for tau in (0.3, 0.5, 1.2, 2.0)},
-    **{f"noise{rate}": (f"G², noise rate {rate}", (f"model.noise_rate={rate}",)) for rate in (0.0, 0.5, 1.0)},
-    "deep-sigmoid": ("LSTM, 8 layers", (f"{METHOD}={BASELINE}", "model.layers=8")),
-    "deep-gumbel": ("G², 8 layers", ("model.layers=8",)),
-}
-# Noise is a regulariser too: how each method does with half of the others.
-_LESS_DROPOUT = {
-    "less-sigmoid": ("LSTM, half the dropout", BASELINE),
-    "less-gumbel": ("G², half the dropout", OURS),
-}
-# Trained LSTMs that go on: what each is called, by which method, and for how many epochs. Those that stay LSTMs tell
-# what more training does by itself.
-_CONTINUED = {
-    f"{kind}{epochs}": (f"LSTM, then {epochs} epochs {words}", method, epochs)
-    for epochs in (4, 16)
-    for kind, words, method in (("continued", "more", BASELINE), ("converted", "of G²", OURS))
-}
-# Each row and the one that it is to be compared with.
-_PAIRS = (
-    (OURS, BASELINE),
-    *(
-        (variant, OURS)
-        for variant in ("ifo", "tau0.3", "tau0.5", "tau1.2", "tau2.0", "noise0.0", "noise0.5", "noise1.0")
-    ),
-    ("deep-gumbel", "deep-sigmoid"),
-    ("less-sigmoid", BASELINE),
-    ("less-gumbel", OURS),
-    ("less-gumbel", "less-sigmoid"),
-    *((f"converted{epochs}", f"continued{epochs}") for epochs in (4, 16)),
-)
+
+
+class _Row(NamedTuple):
+    title: str
+    method: str
+    changes: tuple[str, ...] = ()  # of the recipe's keys
+    against: tuple[str, ...] = ()  # rows that it is compared with
+    epochs: int | None = None  # for which a trained LSTM goes on; None for a training of its own
 
 
 def ablations(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
-    """Gates, temperature, noise, evaluation, depth, and a trained LSTM that becomes G² by a short finetune."""
+    """Gates, temperature, noise, depth, dropout, evaluation, and a trained LSTM that becomes G² by a short finetune."""
     name = _RECIPES[scale]
     recipe = load_recipe(name, overrides)
     base = Measurement()
@@ -75,32 +50,52 @@ def ablations(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
         *compressed,
         Column("saturated", "ablations", base, what="saturation"),
     )
-    less = _half_the_dropout(recipe)
-    variants = _VARIANTS | {
-        variant: (words, (f"{METHOD}={method}", *less)) for variant, (words, method) in _LESS_DROPOUT.items()
-    }
+    rows = _rows(recipe)
     plans = [
-        _plan(name, variant, (_BUDGET, *_for(changes, overrides), *changes), seed, columns)
+        Plan(
+            run_name(name, variant, seed),
+            name,
+            (
+                _BUDGET,
+                *overrides_for(row.method, overrides),
+                f"{METHOD}={row.method}",
+                *row.changes,
+                *(() if row.epochs is None else (_BUDGET, f"train.epochs={row.epochs}", _FINETUNE[scale])),
+            ),
+            variant,
+            "ablations",
+            seed,
+            measurements_of(columns, "ablations"),
+            None if row.epochs is None else run_name(name, BASELINE, seed),
+        )
         for seed in range(1, seeds + 1)
-        for variant, (_, changes) in variants.items()
+        for variant, row in rows.items()  # the LSTM comes before the rows that go on from it
     ]
-    rows = {variant: title for variant, (title, _) in variants.items()}
-    for variant, (words, method, epochs) in _CONTINUED.items():
-        rows[variant] = words
-        changes = (f"{METHOD}={method}", _BUDGET, f"train.epochs={epochs}", _FINETUNE[scale])
-        plans += [
-            _plan(name, variant, (*_for(changes, overrides), *changes), seed, columns, run_name(name, BASELINE, seed))
-            for seed in range(1, seeds + 1)
-        ]
     title = f"Ablations: test perplexity of {name}, and what evaluation and compression add to it"
     notes = (*notes, "Saturated: input and forget gates beyond 0.1 or 0.9 in evaluation, soft gates, validation set.")
-    return Study("ablations", title, tuple(plans), (TablePlan(title, rows, columns, _PAIRS, notes=notes),))
+    pairs = tuple((variant, other) for variant, row in rows.items() for other in row.against)
+    table = TablePlan(title, {variant: row.title for variant, row in rows.items()}, columns, pairs, notes)
+    return Study("ablations", title, tuple(plans), (table,))
 
 
-def _for(changes: Sequence[str], overrides: Sequence[str]) -> tuple[str, ...]:
-    """The user's overrides for a row that changes this, of whatever method it is."""
-    method = next((change.partition("=")[2] for change in changes if change.startswith(f"{METHOD}=")), OURS)
-    return overrides_for(method, overrides)
+def _rows(recipe: Recipe) -> dict[str, _Row]:
+    ours, half = (OURS,), _half_the_dropout(recipe)
+    rows = {method: _Row(title, method) for method, title in METHODS.items()}
+    rows[OURS] = rows[OURS]._replace(against=(BASELINE,))
+    rows["ifo"] = _Row("G², output gate too", OURS, ("model.gates=ifo",), ours)
+    rows |= {f"tau{tau}": _Row(f"G², τ {tau}", OURS, (f"model.tau={tau}",), ours) for tau in (0.3, 0.5, 1.2, 2.0)}
+    for rate in (0.0, 0.5, 1.0):
+        rows[f"noise{rate}"] = _Row(f"G², noise rate {rate}", OURS, (f"model.noise_rate={rate}",), ours)
+    rows["deep-sigmoid"] = _Row("LSTM, 8 layers", BASELINE, ("model.layers=8",))
+    rows["deep-gumbel"] = _Row("G², 8 layers", OURS, ("model.layers=8",), ("deep-sigmoid",))
+    # Noise is a regulariser too: how each method does with half of the others.
+    rows["less-sigmoid"] = _Row("LSTM, half the dropout", BASELINE, half, (BASELINE,))
+    rows["less-gumbel"] = _Row("G², half the dropout", OURS, half, (OURS, "less-sigmoid"))
+    for epochs in (4, 16):  # those that stay LSTMs tell what more training does by itself
+        more, converted = f"continued{epochs}", f"converted{epochs}"
+        rows[more] = _Row(f"LSTM, then {epochs} epochs more", BASELINE, epochs=epochs)
+        rows[converted] = _Row(f"LSTM, then {epochs} epochs of G²", OURS, against=(more,), epochs=epochs)
+    return rows
 
 
 def _half_the_dropout(recipe: Recipe) -> tuple[str, ...]:
@@ -108,17 +103,3 @@ def _half_the_dropout(recipe: Recipe) -> tuple[str, ...]:
     rates = {"weight_dropout": model.weight_dropout}
     rates |= {f"dropout.{name}": rate for name, rate in model.dropout.model_dump().items()}
     return tuple(f"model.{name}={rate / 2!r}" for name, rate in rates.items())
-
-
-def _plan(
-    recipe: str,
-    variant: str,
-    overrides: tuple[str, ...],
-    seed: int,
-    columns: Sequence[Column],
-    starts_from: str | None = None,
-) -> Plan:
-    measurements = measurements_of(columns, "ablations")
-    return Plan(
-        run_name(recipe, variant, seed), recipe, overrides, variant, "ablations", seed, measurements, starts_from
-    )

@@ -1,7 +1,6 @@
 """Columns that several studies have: the scores after each compression of the gates."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from g2lstm.compression.spec import PRESETS, Spec
 from g2lstm.config import LmRecipe, Recipe
@@ -39,7 +38,7 @@ def compression_columns(
     hidden = recipe.model.hidden
     if isinstance(recipe, LmRecipe) and hidden != paper.PTB_HIDDEN:
         own = list(dict.fromkeys(paper.proportional_rank(rank, hidden) for rank in ranks))
-        columns += [_column(f"gates=svd:{rank}", series, base) for rank in own if rank <= narrowest]
+        columns += [_column(f"gates=svd:{rank}", series, base, {}, digits) for rank in own if rank <= narrowest]
         listed, theirs = (" and ".join(map(str, each)) for each in (own, ranks))
         notes.append(
             f"Ranks {listed} are to layers {hidden} wide what the paper's {theirs} are to its {paper.PTB_HIDDEN}."
@@ -47,9 +46,7 @@ def compression_columns(
     return tuple(columns), tuple(notes)
 
 
-def _column(
-    spec: str, series: str, base: Measurement, figures: Mapping[str, float] = MappingProxyType({}), digits: int = 2
-) -> Column:
+def _column(spec: str, series: str, base: Measurement, figures: Mapping[str, float], digits: int) -> Column:
     measurement = Measurement(base.split, base.eval_gate, base.cache, spec)
     title = spec.removeprefix("gates=").replace(",", ", ").replace(":", " ")
     return Column(title, series, measurement, against=base, paper=figures, paper_digits=digits)

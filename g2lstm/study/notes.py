@@ -38,7 +38,7 @@ def training_notes(plan: TablePlan, runs: Sequence[Plan], out: Path) -> list[str
 
 
 def _by_rows(rows: Mapping[str, Sequence[str]], number: int) -> str:
-    """Such as "18.0 in LSTM, sharpened; none in G²", or "18.0 in every row" of that number of rows."""
+    """Such as "18.0 in LSTM / sharpened; none in G²", or "18.0 in every row" of that number of rows."""
     return "; ".join(
-        f"{what} in {'every row' if len(names) == number else ', '.join(names)}" for what, names in rows.items()
+        f"{what} in {'every row' if len(names) == number else ' / '.join(names)}" for what, names in rows.items()
     )

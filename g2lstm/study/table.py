@@ -153,9 +153,9 @@ class _Row:
         return Cell(values, text)
 
 
-def _data(result: Mapping[str, Any]) -> str:
+def _data(result: Mapping[str, Any]) -> tuple[str, str]:
     parts = result["signature"].split("|")
-    return next((part for part in parts if part.startswith("data:")), "") + str(result.get("trained_on", ""))
+    return next((part for part in parts if part.startswith("data:")), ""), result.get("trained_on", "")
 
 
 def _value(what: str, result: Mapping[str, Any], path: Path) -> float | None:
@@ -182,9 +182,7 @@ def signed(value: float, digits: int = 2) -> str:
 def _compare(one: _Row, other: _Row, plan: TablePlan) -> Comparison | None:
     column = one.column
     seeds = sorted(one.values.keys() & other.values.keys())
-    if column.what != "score" or column.measurement.split != "test" or not seeds:
-        return None
-    if not one.has_data_of(other):
+    if column.what != "score" or column.measurement.split != "test" or not seeds or not one.has_data_of(other):
         return None
     sides = [(1.0, one.measured), (-1.0, other.measured)]
     if column.against is not None:
