@@ -26,7 +26,7 @@ class _Product(ctypes.Structure):
 
 class _Block(ctypes.Structure):
     _fields_ = [
-        *[(name, _LONG) for name in ("inputs", "outputs", "gates", "factors", "products")],
+        *[(name, _LONG) for name in ("inputs", "outputs", "gates", "residual", "factors", "products")],
         ("specs", ctypes.POINTER(_Product)),
         ("data", _POINTER),
         ("bytes", _LONG),
@@ -159,5 +159,6 @@ def _table(packed: PackedBlock) -> ctypes.Array[_Product]:
 
 def _describe(packed: PackedBlock, table: ctypes.Array[_Product]) -> _Block:
     """The caller keeps the block's bytes and its table alive."""
-    sizes = (packed.inputs, packed.outputs, packed.gates, len(packed.factors), len(packed.products))
-    return _Block(*sizes, table, packed.data.ctypes.data, len(packed.data))
+    shape = (packed.inputs, packed.outputs, packed.gates, packed.residual)
+    counts = (len(packed.factors), len(packed.products))
+    return _Block(*shape, *counts, table, packed.data.ctypes.data, len(packed.data))

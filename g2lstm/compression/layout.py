@@ -45,6 +45,7 @@ class PackedBlock(NamedTuple):
         products: the other products.
         data: all bytes. Those of the factors come first, one factor after the other; then for each panel of outputs
             those of all products and of the biases: the kernel reads them front to back.
+        residual: whether a layer's input is added to its output.
     """
 
     inputs: int
@@ -53,11 +54,13 @@ class PackedBlock(NamedTuple):
     factors: list[Product]
     products: list[Product]
     data: Bytes
+    residual: bool = False
 
 
 def pack_layer(layer: Layer, panel: int) -> PackedBlock:
     """Packs a layer for a kernel with panels of so many rows."""
-    return _pack_block(layer.inputs, layer.hidden, layer.terms, layer.bias, panel)
+    packed = _pack_block(layer.inputs, layer.hidden, layer.terms, layer.bias, panel)
+    return packed._replace(residual=layer.residual)
 
 
 def pack_softmax(softmax: Softmax, panel: int) -> PackedBlock:

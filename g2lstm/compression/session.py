@@ -45,11 +45,13 @@ class Layer:
         inputs: I, the width of x.
         terms: in any order; a gate without a term sees its bias alone.
         bias: (4H,) float32.
+        residual: whether what comes out is x + h instead of h; I and H are equal then.
     """
 
     inputs: int
     terms: tuple[Term, ...]
     bias: NDArray[np.float32]
+    residual: bool = False
 
     @property
     def hidden(self) -> int:
@@ -61,6 +63,8 @@ class Layer:
             raise G2Error(f"the bias of a layer must be float32 (4H,), got {self.bias.dtype} {self.bias.shape}")
         if not 1 <= min(self.inputs, self.hidden) <= max(self.inputs, self.hidden) <= MOST_UNITS:
             raise G2Error(f"a layer has 1 to {MOST_UNITS} inputs and units, got {self.inputs} and {self.hidden}")
+        if self.residual and self.inputs != self.hidden:
+            raise G2Error(f"a residual layer has as many inputs as units, got {self.inputs} and {self.hidden}")
         for term in self.terms:
             if term.source not in ("x", "h"):
                 raise G2Error(f"a term's source must be 'x' or 'h', got {term.source!r}")
@@ -107,7 +111,7 @@ class Session(ABC):
     Args:
         layers: the first reads x, each other the one before it.
         hard: the gates that are 1[a >= 0] instead of a sigmoid: "", "if" or "ifo".
-        softmax: on top of the last layer; its log-probabilities are then what comes out, else the last layer's h.
+        softmax: on top of the last layer; its log-probabilities are then what comes out, else the output of that layer.
 
     Attributes:
         inputs: I, the width of x.
@@ -204,7 +208,7 @@ class PlainSession(Session):
             for t, value in enumerate(x.astype(self._dtype)):
                 for k, layer in enumerate(self._layers):
                     self._states[k] = layer.step(value, *self._states[k], self.hard)
-                    value = self._states[k][0]
+                    value = self._states[k][0] + value if layer.residual else self._states[k][0]
                 out[t] = value if self._softmax is None else _log_softmax(*self._softmax, value)
         return out
 
@@ -213,7 +217,7 @@ class _Plain:
     """One layer: what each term is multiplied by, and the rows of the pre-activations that it adds to."""
 
     def __init__(self, layer: Layer, dtype: np.dtype[Any]) -> None:
-        self.bias = layer.bias.astype(dtype)
+        self.bias, self.residual = layer.bias.astype(dtype), layer.residual
         self.products: list[tuple[str, slice, list[Array]]] = []
         for term in layer.terms:
             first = term.gate * layer.hidden

@@ -1,6 +1,7 @@
 """`stream`: a model that reads one sequence as it comes, a step at a time, from packed weights."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from operator import index
 from typing import overload
 
@@ -104,7 +105,12 @@ def stream(model: nn.Module, threads: int | None = None) -> Session | TokenSessi
     embedding = _matrix(model.embedding)
     own = model.softmax_weight
     softmax = Softmax(embedding if own is None else _matrix(own), model.softmax_bias.float().numpy(force=True))
-    session = open_session([layer for layers, _ in parts for layer in layers], parts[0][1], threads, softmax)
+    layers = [
+        replace(one, residual=model.is_residual(layer))
+        for layer, (inside, _) in zip(model.layers, parts, strict=True)
+        for one in inside
+    ]
+    session = open_session(layers, parts[0][1], threads, softmax)
     return TokenSession(session, embedding)
 
 

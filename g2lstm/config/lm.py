@@ -49,6 +49,7 @@ class LmModel(GateSection):
         hidden: width of each layer; with a tied softmax the last one is as wide as the embedding.
         layers: how many.
         tied: whether the softmax uses the embedding's weights.
+        residual: add the input of a layer to its output, where both are equally wide; deep stacks need it.
         dropout: see `LmDropout`.
     """
 
@@ -56,6 +57,7 @@ class LmModel(GateSection):
     hidden: Width = 1150
     layers: Layers = 3
     tied: bool = True
+    residual: bool = False
     dropout: LmDropout = Field(default_factory=LmDropout)
 
 

@@ -167,7 +167,9 @@ def _rounding_to_int8(model: nn.Module) -> float:
     for table in (module for module in model.modules() if isinstance(module, nn.Embedding | CompressedEmbedding)):
         for tokens in torch.arange(table.num_embeddings).split(1000):
             greatest = max(greatest, float(table(tokens).detach().abs().max()))
-    if isinstance(model, TranslationModel) and model.residual:
+    if isinstance(model, LanguageModel) and model.residual:
+        greatest += len(model.layers)  # each adds 1 at most
+    elif isinstance(model, TranslationModel) and model.residual:
         greatest = max(greatest, len(model.encoder), len(model.decoder))
     return 6 * largest * greatest / (127 * math.sqrt(12))
 

@@ -24,8 +24,11 @@ def language_model(model: LanguageModel, activations: str) -> Graph:
     x = lookup(graph, tokens, embedding)
     ends: list[State] = []
     for number, layer in enumerate(model.lstms):
-        x, last = run(graph, x, [states[number]], layers_of(layer, f"layers.{number}."))
+        below = x
+        x, last = run(graph, below, [states[number]], layers_of(layer, f"layers.{number}."))
         ends += last
+        if model.is_residual(layer):
+            x = graph.operator("Add", x, below)
     softmax = embedding if model.softmax_weight is None else _table(model.softmax_weight, "softmax_weight")
     log_probabilities = _log_softmax(graph, x, softmax, model.softmax_bias)
     graph.output(log_probabilities, "log_probabilities", FLOAT, "time", "batch", model.vocabulary_size)

@@ -8,7 +8,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from g2lstm.config import recipe_hash
 from g2lstm.data.bounded import parse_json, read_bounded
 from g2lstm.errors import G2Error
 from g2lstm.inspect.history import SHOWN, gate_history
@@ -64,7 +63,7 @@ def scores(runs: Runs) -> str:
     rows, others = [], 0
     for name, run in runs.items():
         results = run.results()
-        own = [score for score in results if f"recipe:{recipe_hash(run.recipe)}|" in f"{score.get('signature')}|"]
+        own = [score for score in results if f"recipe:{run.recipe_hash}|" in f"{score.get('signature')}|"]
         others += len(results) - len(own)
         for score in own:
             value = f"BLEU {score['bleu']:.2f}" if "bleu" in score else f"perplexity {score['perplexity']:.2f}"

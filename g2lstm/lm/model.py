@@ -37,6 +37,7 @@ class LanguageModel(nn.Module):
         hidden: width of all layers but a tied model's last.
         layers: how many.
         tied: use the embedding matrix as the weights of the softmax.
+        residual: add the input of a layer to its output, where both are equally wide; deep stacks need it.
         word_dropout: probability that a word is dropped wherever it occurs in one call.
         input_dropout: on the embeddings, one mask for all steps, as are the next two.
         between_dropout: on the output of each layer but the last.
@@ -58,6 +59,7 @@ class LanguageModel(nn.Module):
         layers: int = 3,
         *,
         tied: bool = True,
+        residual: bool = False,
         word_dropout: float = 0.1,
         input_dropout: float = 0.4,
         between_dropout: float = 0.25,
@@ -87,6 +89,7 @@ class LanguageModel(nn.Module):
         self.between_dropout = float(between_dropout)
         self.output_dropout = float(output_dropout)
         self.tied = tied
+        self.residual = residual
         self.embedding = nn.Embedding(vocabulary_size, embedding)
         widths = [embedding] + [hidden] * (layers - 1) + [embedding if tied else hidden]
         self.layers = nn.ModuleList(
@@ -124,6 +127,10 @@ class LanguageModel(nn.Module):
         """The recurrent layers, first to last; plain ones after `freeze_`."""
         return [layer for layer in self.layers if isinstance(layer, nn.LSTM | G2LSTM)]
 
+    def is_residual(self, layer: nn.Module) -> bool:
+        """Whether the input of this layer is added to its output."""
+        return self.residual and layer.input_size == layer.hidden_size
+
     @property
     def vocabulary_size(self) -> int:
         """V."""
@@ -158,6 +165,8 @@ class LanguageModel(nn.Module):
         for index, (layer, layer_state) in enumerate(zip(self.layers, state, strict=True)):
             raw, last = layer(x, layer_state)
             new_state.append(last)
+            if self.is_residual(layer):
+                raw = raw + x
             is_last = index == len(self.layers) - 1
             x = locked_dropout(raw, self.output_dropout if is_last else self.between_dropout) if self.training else raw
         return LanguageModelOutput(x, raw, new_state)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from g2lstm.compression.header import ENTRY, parse_header, spec_of
-from g2lstm.config import Recipe, load_recipe, recipe_hash, recipe_to_toml
+from g2lstm.config import Recipe, load_recipe, recipe_to_toml
 from g2lstm.config.load import TASKS, read_tables, task_of
 from g2lstm.config.sealed import seal
 from g2lstm.config.write import tables_hash
@@ -241,8 +241,7 @@ class RunDirectory:
 
         from g2lstm.version import __version__
 
-        recipe = self.recipe
-        base = {"recipe": recipe_hash(recipe), "seed": recipe.train.seed, **self._training_length()}
+        base = {"recipe": self.recipe_hash, "seed": self.recipe.train.seed, **self._training_length()}
         if self.model_file.is_file() and (spec := self.compression) is not None:
             base["compressed"] = spec
         versions = {"g2lstm": __version__, "torch": torch.__version__}

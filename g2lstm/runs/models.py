@@ -28,6 +28,7 @@ def build_language_model(recipe: LmRecipe, vocabulary_size: int) -> LanguageMode
         model.hidden,
         model.layers,
         tied=model.tied,
+        residual=model.residual,
         word_dropout=model.dropout.words,
         input_dropout=model.dropout.input,
         between_dropout=model.dropout.between,

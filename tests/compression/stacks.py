@@ -123,7 +123,9 @@ def exact_steps(
             i, f, g, o = off.reshape(4, -1)
             c_error = errors[k][1] + (np.abs(c) * f + i) / 4 + g
             errors[k] = (c_error + o / 4, c_error)
-            value, error = after[k][0], errors[k][0]
+            below, below_error = (value, error) if one.residual else (0.0, 0.0)
+            value = after[k][0] + below
+            error = errors[k][0] + below_error + (1e-7 * np.abs(value) if one.residual else 0.0)
         if softmax is not None:
             off = product_error(softmax.matrix, value, error) + 1e-6 * (1 + np.abs(softmax.bias) + np.abs(out))
             error = off + off.max()

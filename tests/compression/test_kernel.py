@@ -1,5 +1,7 @@
 """The compiled session against float64: every form, odd sizes, every build, and what it refuses."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -71,6 +73,13 @@ def test_a_large_layer_and_layers_of_different_widths():
     rng = np.random.default_rng(2)
     check([mixed(401, 1150, rng), layer(1150, 40, "int4", rng)], steps=2)
     check([mixed(5, 70, rng), mixed(70, 3, rng), layer(3, 47, "int8", rng)], steps=6)
+
+
+def test_residual_layers():
+    rng = np.random.default_rng(3)
+    deep = [replace(mixed(47, 47, rng), residual=True) for _ in range(3)]
+    check(deep, steps=6)
+    check([layer(5, 47, "int8", rng), *deep, layer(47, 9, "int4", rng)], steps=6)
 
 
 @pytest.mark.parametrize("columns", [255, 300, 140_000])
@@ -245,6 +254,7 @@ def test_it_refuses_what_does_not_fit(monkeypatch):
         {"gates": 1},
         {"gates": 0},
         {"outputs": 40},
+        {"residual": True},
     ):  # fmt: skip
         monkeypatch.setattr(kernel, "pack_layer", lambda *_, change=change: good._replace(**change))
         with pytest.raises(G2Error, match="cannot take .* bytes of weights: their description does not fit"):

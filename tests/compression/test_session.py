@@ -133,6 +133,8 @@ def test_layers_check_themselves():
     ):
         with pytest.raises(G2Error, match="must have . columns, and 3 rows for each gate up to the fourth"):
             Layer(2, (term,), bias)
+    with pytest.raises(G2Error, match="a residual layer has as many inputs as units, got 2 and 3"):
+        Layer(2, (), bias, residual=True)
     with pytest.raises(G2Error, match="source must be 'x' or 'h', got 'c'"):
         Layer(3, (Term(square, "c"),), bias)
     with pytest.raises(G2Error, match="factor must be finite, got nan"):

@@ -108,6 +108,7 @@ def assert_translation_model_agrees(model, path):
         {"tied": False},
         {"layers": 1, "embedding": 1, "hidden": 1},
         {"embedding": 37, "hidden": 33},
+        {"layers": 4, "residual": True},
         {"method": "sigmoid"},
         {"method": "sharpened"},
         {"eval_gate": "tempered", "tau": 0.4, "gates": "ifo"},
@@ -126,7 +127,7 @@ def test_language_model(tmp_path, options):
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("spec", SPECS)
 def test_compressed_language_model(tmp_path, spec, tied):
-    made = assert_language_model_agrees(language_model(spec, tied=tied), tmp_path / "model.onnx")
+    made = assert_language_model_agrees(language_model(spec, tied=tied, residual=tied), tmp_path / "model.onnx")
     used = operators(made.files[0])
     assert ("MatMulNBits" in used) == (spec in ("int4", "five levels", "low rank in few bits"))
     assert bool(made.expanded) == ("fine" in spec or "bits" in spec or spec == "int8")

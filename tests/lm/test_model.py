@@ -49,19 +49,36 @@ def test_initialisation():
         assert 0.95 * bound < layer.weight_hh_l0.abs().max() <= bound
 
 
-def test_equals_stacked_torch_lstms_in_evaluation():
-    model = small().double().eval()
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("residual", [True, False])
+def test_equals_stacked_torch_lstms_in_evaluation(residual, tied):
+    model = small(residual=residual, tied=tied).double().eval()
     tokens = torch.randint(23, (7, 3))
     x = model.embedding(tokens)
     for layer in model.lstms:
-        x, _ = layer.to_lstm()(x)
+        below = x
+        x, _ = layer.to_lstm()(below)
+        if residual and x.shape == below.shape:
+            x = x + below
     features, raw, _ = model(tokens)
     assert torch.allclose(features, x, atol=1e-12)
     assert torch.equal(features, raw)
 
 
-def test_state_is_carried_exactly():
-    model = small().double().eval()
+def test_residuals_carry_gradients_through_deep_stacks():
+    def gradient(residual):
+        torch.manual_seed(0)
+        model = LanguageModel(23, 6, 9, 8, residual=residual, **QUIET).double()
+        tokens = torch.randint(23, (7, 3))
+        model.token_losses(model(tokens).features, tokens).mean().backward()
+        return model.lstms[0].weight_ih_l0.grad.norm()
+
+    assert gradient(residual=True) > 30 * gradient(residual=False)
+
+
+@pytest.mark.parametrize("residual", [True, False])
+def test_state_is_carried_exactly(residual):
+    model = small(residual=residual).double().eval()
     tokens = torch.randint(23, (9, 2))
     whole, _, last = model(tokens)
     first, _, state = model(tokens[:4])

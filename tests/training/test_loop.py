@@ -538,6 +538,7 @@ def test_settings_that_a_later_version_adds_do_not_keep_a_run_from_going_on(data
     run = RunDirectory(tmp_path / "run")
     assert run.recipe.model.tied
     assert run.recipe_hash != recipe_hash(run.recipe)
+    assert f"recipe:{run.recipe_hash}|" in run.signature()
     make_trainer(data, tmp_path / "run", Silent()).train(resume=True)
 
 

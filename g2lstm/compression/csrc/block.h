@@ -16,6 +16,7 @@ enum Source { kInput, kHidden, kFactors };  // then the factors of the block's m
 struct ProductSpec { int64_t form, source, target, group; };  // target: the gate; of a factor the rows
 struct BlockSpec {
   int64_t inputs, outputs, gates;            // gates: 4 of a layer, 1 of a softmax
+  int64_t residual;                          // whether a layer's input is added to its output
   int64_t factors, products;
   const ProductSpec* specs;                  // the factors', then the others'
   const uint8_t* data;                       // the factors' panels, then those of the gates, each with its biases

@@ -38,22 +38,27 @@ struct Memory {
 struct Layer {
   Block block;
   std::vector<float> h[2], c;  // h is read from one and written to the other, in turn
+  std::vector<float> sum;      // h + x, if the layer is residual
 
-  Layer(const BlockSpec& spec, int wanted) : block(spec, wanted), c(block.filled()) {
+  Layer(const BlockSpec& spec, int wanted)
+      : block(spec, wanted), c(block.filled()), sum(spec.residual ? block.outputs : 0) {
     h[0].resize(block.filled());
     h[1].resize(block.filled());
   }
 
-  // One step. `to` (outputs) gets h as well, if it is there.
+  // One step; returns what comes out (outputs).
   template <class Together>
-  void advance(const float* x, int64_t step, int hard, float* to, Items& items, const Together& together) {
+  const float* advance(const float* x, int64_t step, int hard, Items& items, const Together& together) {
     float* const h_next = h[~step & 1].data();
     block.compute(x, h[step & 1].data(), step, items, together, [&](const Panel (&sums)[kGates], int64_t row) {
-      for (int v = 0; v < kVectors; ++v) finish(sums, v, row + v * kLanes, h_next, hard, to);
+      for (int v = 0; v < kVectors; ++v) finish(sums, v, row + v * kLanes, h_next, hard);
     });
+    if (sum.empty()) return h_next;
+    for (size_t unit = 0; unit < sum.size(); ++unit) sum[unit] = h_next[unit] + x[unit];
+    return sum.data();
   }
 
-  void finish(const Panel (&sums)[kGates], int v, int64_t unit, float* h_next, int hard, float* to) {
+  void finish(const Panel (&sums)[kGates], int v, int64_t unit, float* h_next, int hard) {
     const Floats zero{}, one = broadcast<float>(1);
     const auto open = [&](Floats a, bool is_hard) {  // keeps a NaN
       return is_hard ? (a >= 0.0f ? one : (a < 0.0f ? zero : a)) : sigmoid<float>(a);
@@ -62,7 +67,6 @@ struct Layer {
     const Floats cell = f * load(&c[unit]) + i * tanh<float>(sums[2][v]), output = o * tanh<float>(cell);
     store(&c[unit], cell);
     store(h_next + unit, output);
-    if (to && unit < block.outputs) store(to + unit, output, int(std::min<int64_t>(kLanes, block.outputs - unit)));
   }
 };
 
@@ -158,12 +162,9 @@ struct Session {
     const int64_t width = softmax ? softmax->block.outputs : layers.back().block.outputs;
     for (int64_t s = 0; s < steps; ++s, ++step, x += layers.front().block.inputs, out += width) {
       const float* input = x;
-      for (Layer& layer : layers) {
-        float* const to = softmax || &layer != &layers.back() ? nullptr : out;
-        layer.advance(input, step, hard, to, items, together);
-        input = layer.h[~step & 1].data();
-      }
+      for (Layer& layer : layers) input = layer.advance(input, step, hard, items, together);
       if (softmax) softmax->compute(input, step, out, items, together);
+      else std::memcpy(out, input, width * sizeof(float));
     }
     if (shared) team.leave();
   }
@@ -179,7 +180,8 @@ struct Session {
 bool is_possible(const BlockSpec& spec, bool may_be_softmax) {
   const int64_t least = std::min(spec.inputs, spec.outputs), most = std::max(spec.inputs, spec.outputs);
   return least >= 1 && most <= kMostUnits && std::min({spec.bytes, spec.factors, spec.products}) >= 0 &&
-         (spec.gates == kGates || (spec.gates == 1 && may_be_softmax));
+         (spec.gates == kGates || (spec.gates == 1 && may_be_softmax)) &&
+         (!spec.residual || (spec.gates == kGates && spec.inputs == spec.outputs));
 }
 
 }  // namespace
