@@ -16,9 +16,12 @@ from g2lstm.cli.study import carry_out
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
+    from g2lstm.compression.spec import Spec
     from g2lstm.study.plan import Study
+    from g2lstm.study.table import Table as Found
 
 PRESET = "small"
+_LONGEST = 2**20  # bytes of a compressed run's table
 _WINDOWS = 100  # of the validation text, whose gates are counted
 _NEXT = """With your own text, in a folder that holds train.txt, valid.txt and test.txt:
   g2lstm train embedded --set data.path=FOLDER --out runs/mine
@@ -67,13 +70,14 @@ def demo(
     except KeyboardInterrupt:
         _say("interrupted; what was done is kept; the same command goes on")
         raise typer.Exit(130) from None
-    rows, notes = demo_rows(study, out)
-    _write(out / "table.json", {"rows": rows})
+    rows, found = demo_rows(study, out)
+    facts = {"rows": rows, "signatures": found.signatures}
+    _write(out / "table.json", facts)
     if as_json:
-        print(json.dumps({"out": str(out), "report": str(report), "rows": rows}, ensure_ascii=False))
+        print(json.dumps({"out": str(out), "report": str(report), **facts}, ensure_ascii=False))
         return
     console().print(_table(rows, study.title))
-    for line in (*notes, f"Report: {report.absolute()}", _NEXT):
+    for line in (*found.notes, f"Report: {report.absolute()}", _NEXT):
         console().print(line, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -88,7 +92,9 @@ def _look(runs: Sequence[Path], report: Path, is_done: bool) -> None:
     small = [default_folder(run, PRESET) for run in runs]
     with bar() as show:
         for run, folder in zip(runs, small, strict=True):
-            if not folder.exists():
+            if folder.exists():
+                _check_small(folder, Spec.parse(PRESET))
+            else:
                 compress_run(load(run), Spec.parse(PRESET), folder, show, Scoring("test"))
             if not (run / "gates" / "gates.json").exists():
                 _count_gates(run, partial(show, f"counting the gates of {run.name}"))
@@ -96,6 +102,17 @@ def _look(runs: Sequence[Path], report: Path, is_done: bool) -> None:
             show("writing the report", 0, 1)
             write_report([*runs, *small], report)
             show("writing the report", 1, 1)
+
+
+def _check_small(folder: Path, spec: "Spec") -> None:
+    """Raises unless this compressed run is what the demo would make."""
+    from g2lstm.data.bounded import read_json
+    from g2lstm.runs.compressed import TABLE
+    from g2lstm.runs.directory import RunDirectory
+
+    score = read_json(folder / TABLE, _LONGEST).get("score") if (folder / TABLE).is_file() else None
+    if score is None or score.get("split") != "test" or RunDirectory.open(folder).compression != str(spec):
+        raise G2Error(f"{folder} is not what the demo makes there; move it away")
 
 
 def _count_gates(run: Path, progress: Any) -> None:
@@ -107,8 +124,8 @@ def _count_gates(run: Path, progress: Any) -> None:
     _write(RunDirectory(run).own("gates") / "gates.json", found.numbers)
 
 
-def demo_rows(study: "Study", out: Path) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    """What the table shows: of each measurement its name, its unit, and the value of each method; and notes."""
+def demo_rows(study: "Study", out: Path) -> "tuple[list[dict[str, Any]], Found]":
+    """What the table shows: of each measurement its name, its unit, and the value of each method; and the study's."""
     from g2lstm.runs.compressed import TABLE, default_folder
     from g2lstm.study.table import build
 
@@ -132,7 +149,7 @@ def demo_rows(study: "Study", out: Path) -> tuple[list[dict[str, Any]], tuple[st
         rows.insert(-1, _row(f"size{words}", "bytes", [file[when] for file in files]))
     for when, words in (("before", ""), ("after", f", {PRESET}")):
         rows.insert(-1, _row(f"{speeds[0]['unit']}{words}", "rate", [speed[when] for speed in speeds]))
-    return rows, table.notes
+    return rows, table
 
 
 def _row(what: str, unit: str, values: Sequence[float | None]) -> dict[str, Any]:

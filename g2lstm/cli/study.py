@@ -66,7 +66,7 @@ class StudyBar:
         """Whatever was estimated for it is over."""
         self._close_stage()
         self._done = sum(self.seconds[before] for before in range(number + 1))
-        self.bar.update(self.whole, completed=self._done)
+        self.bar.update(self.whole, completed=self._done, rate=f"{self._left()} left in all")
 
     def on_step(self, progress: "Progress", share: float, values: dict[str, float]) -> None:
         """As `g2lstm train` does."""
@@ -165,6 +165,8 @@ def study(
         failures = carry_out(jobs, out, data_dir)
         jobs = jobs_of(chosen, out, tuple(only or ()))
     tables = [build(table, chosen.plans, out) for table in chosen.tables]
+    if failures or only:
+        tables = [table for table in tables if not table.is_empty]
     is_partial = only is not None and not all(job.is_done for job in jobs_of(chosen, out))
     files = [] if failures or name != "figures" or is_partial else _draw(chosen, out, data_dir)
     notes = [note for job in jobs for note in job.notes]
@@ -176,7 +178,8 @@ def study(
         result |= {"runs": [_job_facts(job) for job in jobs]}
         print(json.dumps(result | {"notes": notes, "failures": failures}, ensure_ascii=False))
     elif markdown:
-        command = shlex.join(["g2lstm", "study", name, "--scale", scale, "--seeds", str(seeds), *_settings(overrides)])
+        options = [*_repeated("--only", only), *_repeated("--set", overrides)]
+        command = shlex.join(["g2lstm", "study", name, "--scale", scale, "--seeds", str(seeds), *options])
         print("\n\n".join([*(to_markdown(table) for table in tables), f"Command: `{command}`"]))
     else:
         for table in tables:
@@ -192,8 +195,8 @@ def study(
         raise typer.Exit(2)
 
 
-def _settings(overrides: list[str] | None) -> list[str]:
-    return [word for each in overrides or () for word in ("--set", each)]
+def _repeated(option: str, values: list[str] | None) -> list[str]:
+    return [word for each in values or () for word in (option, each)]
 
 
 def _draw(study: "Study", out: Path, data_dir: Path | None) -> list[Path]:

@@ -77,7 +77,11 @@ def ablations(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
         for variant, row in rows.items()  # the LSTM comes before the rows that go on from it
     ]
     title = f"Ablations: test perplexity of {name}, and what evaluation and compression add to it"
-    notes = (*notes, "Saturated: input and forget gates beyond 0.1 or 0.9 in evaluation, soft gates, validation set.")
+    notes = (
+        *notes,
+        "Hard are the gates that are sampled: three where the output gate is too, else two.",
+        "Saturated: input and forget gates beyond 0.1 or 0.9 in evaluation, soft gates, validation set.",
+    )
     pairs = tuple((variant, other) for variant, row in rows.items() for other in row.against)
     table = TablePlan(title, {variant: row.title for variant, row in rows.items()}, columns, pairs, notes)
     return Study("ablations", title, tuple(plans), (table,))

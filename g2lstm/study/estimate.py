@@ -11,12 +11,15 @@ from g2lstm.runs.models import build_language_model, build_translation_model
 HOW = (
     "Times are those of all epochs on the whole data set, at 6 operations for each weight and token and 75 GFLOP/s a "
     "thread (ptb-small on two cores of a Xeon with AVX-512), but train.minutes at most; what has been begun is counted "
-    "whole; a GPU is far quicker. Memory is that of weights, gradients, the optimizer and the layers' outputs, and "
-    "400 MB for the libraries."
+    "whole; a GPU is far quicker. Memory is that of weights, gradients, the optimizer, checkpoints and the layers' "
+    "outputs, and 400 MB for the libraries."
 )
 _OPERATIONS = 6  # a multiplication and an addition, forward once and backward twice
 _PER_THREAD = 75e9  # operations a second
 _LIBRARIES = 400e6  # bytes
+# Weights, gradients, what the optimizer keeps and needs for a step, a checkpoint that is being written: by the peak of
+# the resident memory of `embedded` with 256 to 1,536 hidden units, and of `ptb-small`.
+_COPIES, _COPIES_OF_ASGD = 10, 4
 _OUTPUTS = 10  # numbers that a layer keeps for each unit and step until its backward pass
 
 
@@ -59,7 +62,7 @@ def estimate(recipe: Recipe) -> Estimate | None:
     by_epochs = None if train.epochs is None else train.epochs * size.train / speed
     by_minutes = None if train.minutes is None else 60.0 * train.minutes
     seconds = min(value for value in (by_epochs, by_minutes) if value is not None)
-    copies = 3 if isinstance(train.optimizer, NtAsgd) else 4  # weights, gradients, and what the optimizer keeps
+    copies = _COPIES_OF_ASGD if isinstance(train.optimizer, NtAsgd) else _COPIES
     batch = _batch_tokens(recipe, size)
     return Estimate(seconds, size.test / speed, _LIBRARIES + 4 * (copies * weights + _OUTPUTS * units * batch))
 

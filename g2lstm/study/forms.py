@@ -5,8 +5,11 @@ from typing import Any
 
 from g2lstm.study.table import Comparison, Table, signed
 
-COMPARISON = ("difference", "in", "seeds", "value", "95 % interval", "p")
-HOW = "What the choice of test sentences can do to a difference (paired bootstrap, each difference by itself)"
+COMPARISON = ("difference", "in", "by seed", "value", "95 % interval", "p")
+HOW = (
+    "What the choice of test sentences can do to a difference (paired bootstrap, each difference by itself; what other "
+    "seeds do comes on top)"
+)
 
 
 def to_json(table: Table) -> dict[str, Any]:
@@ -16,7 +19,7 @@ def to_json(table: Table) -> dict[str, Any]:
         "columns": list(table.headings),
         "rows": [{"row": name.strip(), "cells": [vars(cell) for cell in cells]} for name, cells in table.rows],
         "comparisons": [
-            {"rows": list(one.rows), "column": one.column, "seeds": list(one.seeds), **one.difference._asdict()}
+            {"rows": list(one.rows), "column": one.column, "by_seed": dict(one.by_seed), **one.difference._asdict()}
             for one in table.comparisons
         ],
         "notes": list(table.notes),
@@ -52,7 +55,8 @@ def in_words(comparison: Comparison) -> tuple[str, ...]:
     """A comparison as a row of a table whose headings are `COMPARISON`."""
     value, low, high, p_value = comparison.difference
     interval = f"{signed(low)} to {signed(high)}"
-    seeds = ", ".join(map(str, comparison.seeds))
+    several = len(comparison.by_seed) > 1
+    seeds = ", ".join(f"{seed}: {signed(each)}" if several else str(seed) for seed, each in comparison.by_seed.items())
     return (" − ".join(comparison.rows), comparison.column, seeds, signed(value), interval, chance(p_value))
 
 

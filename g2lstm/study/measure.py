@@ -33,6 +33,7 @@ class Measuring:
         self.path = path
         self.data_dir = data_dir
         self._trained: Trained | None = None
+        self._weights = results.weights_of(path)
 
     @property
     def trained(self) -> Trained:
@@ -58,6 +59,7 @@ class Measuring:
             result = score_translation(trained, measurement.split, **how)
         if spec is None:
             trained.run.add_result({name: value for name, value in result.items() if name != "by_sentence"})
+        result = {"weights": self._weights, **result}
         results.keep(self.path, measurement, result)
         return result
 
@@ -69,12 +71,12 @@ class Measuring:
         tuning = Measurement("valid", measurement.eval_gate, "tuned")
         name = f"{tuning.name}-settings.json"
         file = self.path / results.FOLDER / name
-        if not file.is_file():
+        if not file.is_file() or results.read(file).get("weights", self._weights) != self._weights:
             valid = self.trained.split("valid", self.data_dir)
             tokens = torch.from_numpy(valid.read(0, len(valid)))
             found = tune_cache(self.trained.model, tokens, eval_gate=measurement.eval_gate, progress=progress).settings
-            results.write(self.path, name, vars(found))
+            results.write(self.path, name, {**vars(found), "weights": self._weights})
         try:
-            return CacheSettings(**results.read(file))
+            return CacheSettings(**{key: value for key, value in results.read(file).items() if key != "weights"})
         except results.STRANGE:
             raise results.damaged(file) from None

@@ -1,17 +1,19 @@
 """What a study knows of a run, all of it in the run's directory: whether it is trained, and what was measured of it."""
 
+import functools
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from g2lstm.config import Recipe
+from g2lstm.config import LmRecipe, Recipe
 from g2lstm.data.bounded import read_json
 from g2lstm.data.cache import write_atomically
+from g2lstm.data.text import sha256_of
 from g2lstm.errors import G2Error
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.study.plan import Measurement, Plan
@@ -27,11 +29,19 @@ _MAY_DIFFER = ("minutes", "finetune_from", "checkpoint_minutes")  # of another m
 
 @dataclass(frozen=True)
 class Training:
-    """How a run was trained."""
+    """How a run was trained.
+
+    Attributes:
+        epochs: of its data.
+        seconds: of the clock.
+        step: the last one.
+        start: the weights that it started from, if those of another run; see `weights_of`.
+    """
 
     epochs: float
     seconds: float
     step: int
+    start: str | None = None
 
 
 def training_of(path: Path) -> Training | None:
@@ -40,7 +50,8 @@ def training_of(path: Path) -> Training | None:
     if saved.is_file():
         values = read(saved)
         try:
-            return Training(float(values["epochs"]), float(values["seconds"]), int(values["step"]))
+            numbers = float(values["epochs"]), float(values["seconds"]), int(values["step"])
+            return Training(*numbers, values.get("start"))
         except STRANGE:
             raise damaged(saved) from None
     for file in sorted((path / "checkpoints").glob("step-*.json"), reverse=True):
@@ -57,12 +68,61 @@ def training_of(path: Path) -> Training | None:
     return None
 
 
-def keep_training(path: Path) -> Training | None:
-    """Writes how a run was trained, which then can be told without its checkpoints; None as of `training_of`."""
+def keep_training(path: Path, start: Path | None = None) -> Training | None:
+    """Writes how a run was trained, which then can be told without its checkpoints; None as of `training_of`.
+
+    Args:
+        path: of the run.
+        start: of the run that it started from, if it did from one.
+    """
     training = training_of(path)
     if training is not None and not (path / FOLDER / _TRAINING).is_file():
+        training = replace(training, start=None if start is None else weights_of(start))
         write(path, _TRAINING, vars(training))
     return training
+
+
+def weights_of(path: Path) -> str | None:
+    """What tells a run's weights from others, sixteen hexadecimal digits; None if it has none."""
+    file = path / "model.safetensors"
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return _hash(file, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=1000)
+def _hash(file: Path, modified: int, size: int) -> str:
+    return sha256_of(file)[:16]
+
+
+def check_start(path: Path, training: Training, start: Path) -> None:
+    """Raises if the run in `path` was started from other weights than those that are in `start` now."""
+    if training.start is not None and weights_of(start) not in (None, training.start):
+        raise G2Error(
+            f"{path} was trained from another {start.name} than the one in {start.parent}; move it away, or choose "
+            "another folder with --out"
+        )
+
+
+def check_text(path: Path, recipe: Recipe, measurements: Sequence[Measurement]) -> None:
+    """Raises if a text of the user's has changed since the run was scored on it; one that is gone is not missed."""
+    data = recipe.data
+    if data.path is None:
+        return
+    endings = ("txt",) if isinstance(recipe, LmRecipe) else (recipe.data.source, recipe.data.target)
+    for one in measurements:
+        files = [Path(data.path) / f"{one.split}.{ending}" for ending in endings]
+        result = measured(path, one)
+        if result is None or not all(file.is_file() for file in files):
+            continue
+        if f"|data:own/{'+'.join(sha256_of(file)[:8] for file in files)}|" not in result["signature"]:
+            names = " or ".join(file.name for file in files)
+            raise G2Error(
+                f"{path} was scored on another text than {names} in {data.path} is now; move it away, or choose "
+                "another folder with --out"
+            )
 
 
 def check_recipe(path: Path, planned: Recipe) -> list[str]:
@@ -95,7 +155,7 @@ def _budget(recipe: Recipe, names: Sequence[str]) -> str:
 
 
 def measured(path: Path, measurement: Measurement) -> dict[str, Any] | None:
-    """What was measured, or None if it has not been."""
+    """What was measured, or None if it has not been, or of other weights than the run has now."""
     file = path / FOLDER / f"{measurement.name}.json"
     if not file.is_file():
         return None
@@ -104,7 +164,7 @@ def measured(path: Path, measurement: Measurement) -> dict[str, Any] | None:
         score_of(result), sentences_of(result), result["signature"]
     except STRANGE:
         raise damaged(file) from None
-    return result
+    return result if weights_of(path) in (None, result.get("weights", weights_of(path))) else None
 
 
 def keep(path: Path, measurement: Measurement, result: Mapping[str, Any]) -> None:

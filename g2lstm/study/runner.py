@@ -65,6 +65,8 @@ def jobs_of(study: Study, out: Path, only: tuple[str, ...] = ()) -> list[Job]:
         out: the folder of all runs.
         only: patterns of names such as "*gumbel*"; other runs are left out.
     """
+    if out.exists() and not out.is_dir():
+        raise G2Error(f"{out} is not a folder; choose one for the runs, with --out")
     jobs = [_job(plan, out) for plan in study.plans]  # all are checked, since a table shows them all
     wanted = [job for job in jobs if not only or any(fnmatch(job.plan.name, pattern) for pattern in only)]
     if not wanted:
@@ -82,6 +84,9 @@ def _job(plan: Plan, out: Path) -> Job:
     if run.recipe_file.exists():
         notes = tuple(results.check_recipe(run.path, recipe))
         recipe = run.recipe  # what was begun goes on as it was begun
+        results.check_text(run.path, recipe, plan.measurements)
+    if training is not None and plan.starts_from is not None:
+        results.check_start(run.path, training, out / plan.starts_from)
     return Job(plan, recipe, training, tuple(results.missing(plan, out)), estimate(recipe), notes)
 
 
@@ -111,15 +116,14 @@ def carry_out(jobs: list[Job], out: Path, watcher: Watcher, data_dir: Path | Non
 
 
 def _do(number: int, job: Job, out: Path, watcher: Watcher, data_dir: Path | None) -> None:
-    path = out / job.plan.name
+    path, earlier = out / job.plan.name, job.plan.starts_from
     if job.training is None:
-        earlier = job.plan.starts_from
         is_begun = RunDirectory(path).has_checkpoints()
         if earlier is not None and not is_begun and results.training_of(out / earlier) is None:
             raise G2Error(f"it starts from {earlier}, which has not been trained")
         watcher.on_stage(number, job, TRAINING)
         train(job.recipe, path, watcher, resume=True, data_dir=data_dir)
-    if results.keep_training(path) is None:
+    if results.keep_training(path, None if earlier is None else out / earlier) is None:
         raise G2Error(f"{path} holds no finished training; `g2lstm train {path / 'recipe.toml'} --resume` tells why")
     measuring = Measuring(path, data_dir)
     for measurement in job.missing:

@@ -35,7 +35,7 @@ class Difference(NamedTuple):
     value: float
     low: float  # 95 % of samples lie between these
     high: float
-    p_value: float  # two-sided: how often chance alone would make a difference as large
+    p_value: float  # two-sided: twice the share of samples on the rarer side of zero, so below 0.05 if 0 is not between
 
 
 def bootstrap(terms: Sequence[Term], score: Score, *, samples: int = 1000, block: int = 1, seed: int = 1) -> Difference:
@@ -63,9 +63,8 @@ def bootstrap(terms: Sequence[Term], score: Score, *, samples: int = 1000, block
         parts.append(_combined(blocked, score, drawn.astype(np.float64)))
     drawn_values = np.concatenate(parts)
     low, high = np.quantile(drawn_values, [0.025, 0.975])
-    # Around the value found, samples vary as the value itself would around zero if there were no difference.
-    by_chance = int((np.abs(drawn_values - value) >= abs(value)).sum())
-    return Difference(value, float(low), float(high), (by_chance + 1) / (samples + 1))
+    rarer = min(int((drawn_values <= 0).sum()), int((drawn_values >= 0).sum()))
+    return Difference(value, float(low), float(high), min(2 * (rarer + 1) / (samples + 1), 1.0))
 
 
 def perplexity_of(sums: Array) -> Array:

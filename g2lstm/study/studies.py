@@ -1,6 +1,7 @@
 """The studies by name."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from g2lstm.errors import G2Error
@@ -42,5 +43,16 @@ def find_study(name: str, scale: str, seeds: int, overrides: Sequence[str] = ())
     check_overrides(overrides, _RESERVED)
     for known in SCALES:
         if scale == known:
-            return STUDIES[name](known, seeds, overrides)
+            study = STUDIES[name](known, seeds, overrides)
+            others = [each for each in overrides if each.split("=")[0].strip() in ("data.name", "data.path")]
+            return _on_other_data(study, others) if others else study
     raise G2Error(f"the scale must be one of {', '.join(SCALES)}, got {scale!r}")
+
+
+def _on_other_data(study: Study, overrides: Sequence[str]) -> Study:
+    note = f"Not on what the title says, but with {' and '.join(overrides)}; so the paper's figures are left out."
+    tables = tuple(
+        replace(table, columns=tuple(replace(one, paper={}) for one in table.columns), notes=(note, *table.notes))
+        for table in study.tables
+    )
+    return replace(study, tables=tables)

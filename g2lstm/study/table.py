@@ -12,7 +12,8 @@ from g2lstm.study.plan import Column, Plan, TablePlan
 from g2lstm.study.significance import Difference, Term, bleu_of, bootstrap, perplexity_of
 
 PAPER = "  paper"  # what a row of its figures is called
-BLOCK = 10  # sentences of running text that are drawn together; those of translations are drawn one by one
+LEAST = 20  # sentences, or blocks of them: with fewer, a bootstrap finds too much
+_LONGEST_BLOCK, _BLOCKS = 10, 100  # sentences of running text that are drawn together; fewer in a short text
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,18 @@ class Cell:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Whether the difference between two rows holds in one column, over the seeds that both have."""
+    """Whether the difference between two rows holds in one column.
+
+    Attributes:
+        rows: what they are called; the second is taken from the first.
+        column: its heading.
+        by_seed: the difference of each seed that both rows have.
+        difference: the mean of these.
+    """
 
     rows: tuple[str, str]
     column: str
-    seeds: tuple[int, ...]
+    by_seed: Mapping[int, float]
     difference: Difference
 
 
@@ -57,6 +65,11 @@ class Table:
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...]
     signatures: Mapping[str, Mapping[str, str]]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of it has been measured."""
+        return not any(cell.values for name, cells in self.rows if name != PAPER for cell in cells)
 
 
 def build(plan: TablePlan, runs: Sequence[Plan], out: Path) -> Table:
@@ -99,8 +112,14 @@ def _signatures(plan: TablePlan, runs: Sequence[Plan], out: Path) -> dict[str, d
 
 
 def _data_notes(plan: TablePlan, found: Mapping[str, Sequence["_Row"]]) -> list[str]:
-    """Rows that were not trained and scored on the same text."""
+    """Seeds and rows that were not trained and scored on the same text, and texts too short to compare rows by."""
     notes = []
+    for row, columns in found.items():
+        if mixed := [one.column.title for one in columns if not one.has_data_of(one)]:
+            notes.append(
+                f"The seeds of {plan.rows[row]} are not averaged in {', '.join(mixed)}: their texts differ (data in "
+                "the signatures)."
+            )
     for first, second in plan.pairs:
         pairs = zip(found.get(first, ()), found.get(second, ()), strict=False)
         apart = [one.column.title for one, other in pairs if not one.has_data_of(other)]
@@ -109,6 +128,9 @@ def _data_notes(plan: TablePlan, found: Mapping[str, Sequence["_Row"]]) -> list[
             notes.append(
                 f"{names} are not compared in {', '.join(apart)}: their texts differ (data in the signatures)."
             )
+    sizes = [one.sentences for columns in found.values() for one in columns if one.is_compared and one.values]
+    if plan.pairs and sizes and min(sizes) < LEAST:
+        notes.append(f"A test text of {min(sizes)} sentences cannot tell a difference from chance; {LEAST} can.")
     return notes
 
 
@@ -141,10 +163,22 @@ class _Row:
         return len({data for row in (self, other) for data in map(_data, row.measured.values())}) <= 1
 
     @property
+    def is_compared(self) -> bool:
+        """Whether other rows are compared with it in this column."""
+        return self.column.what == "score" and self.column.measurement.split == "test"
+
+    @property
+    def sentences(self) -> int:
+        """How many the text has that it was scored on; 0 if it was not."""
+        return min((len(results.sentences_of(result)) for result in self.measured.values()), default=0)
+
+    @property
     def cell(self) -> Cell:
         values = tuple(self.values.values())
         if not values:
             return Cell((), "-")
+        if not self.has_data_of(self):
+            return Cell(values, " / ".join(shown(value, self.column) for value in values))
         text = shown(statistics.fmean(values), self.column)
         if len(values) > 1:
             text += f" ± {shown(statistics.stdev(values), self.column).lstrip('+')}"
@@ -176,19 +210,20 @@ def shown(value: float, column: Column, digits: int = 2) -> str:
 
 def signed(value: float, digits: int = 2) -> str:
     """With its sign, and +0.00 for what is rounded to zero."""
-    return f"{round(value, digits) + 0.0:+.{digits}f}"
+    return f"{round(value, digits) + 0.0:+.{digits}f}".replace("-", "−")
 
 
 def _compare(one: _Row, other: _Row, plan: TablePlan) -> Comparison | None:
     column = one.column
     seeds = sorted(one.values.keys() & other.values.keys())
-    if column.what != "score" or column.measurement.split != "test" or not seeds or not one.has_data_of(other):
+    if not one.is_compared or not seeds or not one.has_data_of(other) or one.sentences < LEAST:
         return None
     sides = [(1.0, one.measured), (-1.0, other.measured)]
     if column.against is not None:
         sides += [(-1.0, one.base), (1.0, other.base)]
     terms = [Term(weight, [results.sentences_of(side[seed]) for seed in seeds]) for weight, side in sides]
     is_language = "perplexity" in one.measured[seeds[0]]
-    score, block = (perplexity_of, BLOCK) if is_language else (bleu_of, 1)
-    rows = plan.rows[one.row], plan.rows[other.row]
-    return Comparison(rows, column.title, tuple(seeds), bootstrap(terms, score, block=block))
+    block = min(max(one.sentences // _BLOCKS, 1), _LONGEST_BLOCK) if is_language else 1
+    found = bootstrap(terms, perplexity_of if is_language else bleu_of, block=block)
+    by_seed = {seed: one.values[seed] - other.values[seed] for seed in seeds}
+    return Comparison((plan.rows[one.row], plan.rows[other.row]), column.title, by_seed, found)

@@ -12,6 +12,7 @@ from g2lstm import load
 from g2lstm.cli.main import app
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.study.forms import chance
+from g2lstm.study.table import signed
 from tests.study.toys import of_language, write_text
 
 RUNS = {"sigmoid": "lstm", "sharpened": "sharpened", "gumbel": "g2"}
@@ -73,7 +74,7 @@ def test_the_table_says_what_was_measured(demo):
         rounded = json.loads((run.path / "measured" / "test-soft-gates_round0.2.json").read_text())["perplexity"]
         assert rows["gates round 0.2"][method] == pytest.approx(rounded - plain["perplexity"])
         assert f"{plain['perplexity']:.2f}" in done.stdout
-        assert f"{change:+.2f}" in done.stdout
+        assert signed(change) in done.stdout
     assert 0 < rows["gates round 0.2"]["p_value"] <= 1
     assert chance(rows["test perplexity"]["p_value"]) in done.stdout
 
@@ -109,6 +110,24 @@ def test_runs_that_were_moved_away_must_take_their_small_ones_along(demo, tmp_pa
     done = CliRunner().invoke(app, [str(copied) if word == str(out) else word for word in command])
     assert f"{copied / 'lstm+small'} was made of another lstm than the demo would train" in str(done.exception)
     assert not (copied / "lstm").exists()
+
+
+@pytest.mark.parametrize("change", ["missing", "split", "spec"])
+def test_a_compressed_run_that_is_not_its_own_is_told(demo, tmp_path, change):
+    command, out, _ = demo
+    copied = tmp_path / "out"
+    shutil.copytree(out, copied)
+    table = copied / "g2+small" / "compression.json"
+    if change == "missing":
+        table.unlink()
+    elif change == "split":
+        table.write_text(table.read_text().replace('"split": "test"', '"split": "valid"'))
+    else:
+        shutil.rmtree(table.parent)
+        made = CliRunner().invoke(app, ["compress", str(copied / "g2"), "gates=int8", "--out", str(table.parent)])
+        assert made.exit_code == 0, made.output
+    done = CliRunner().invoke(app, [str(copied) if word == str(out) else word for word in command])
+    assert str(done.exception) == f"{table.parent} is not what the demo makes there; move it away"
 
 
 def test_stopped_it_exits_with_130_and_goes_on_when_called_again(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ import pytest
 from g2lstm import G2Error, load
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.study import results
+from g2lstm.study.measure import Measuring
 from g2lstm.study.plan import Column, Measurement, Study, TablePlan, methods_with_seeds
 from g2lstm.study.runner import TRAINING, carry_out, jobs_of
 from g2lstm.study.table import build
@@ -88,6 +89,66 @@ def test_the_table_needs_the_run_directories_alone(finished, tmp_path):
     assert table == build(study.tables[0], study.plans, out)
     assert all(cell.values for cell in table.rows[1][1])
     assert [name for name, _ in table.rows] == ["LSTM", "G²", "  paper"]
+
+
+def test_what_was_measured_of_other_weights_is_measured_again(finished, tmp_path):
+    study, out, _ = finished
+    copied = tmp_path / "out"
+    shutil.copytree(out, copied)
+    first, second = (copied / plan.name for plan in study.plans[:2])
+    shutil.copy(first / "model.safetensors", second)
+    (copied / study.plans[3].name / "measured" / "training.json").unlink()  # which started from it, before
+    assert build(study.tables[0], study.plans, copied).rows[1][1][0].text == "-"
+    watcher = Noting()
+    carry_out(jobs_of(study, copied), copied, watcher)
+    assert watcher.stages == [(1, "test-soft"), (1, "test-soft-gates_svd2")]
+    assert results.score_of(results.measured(second, Measurement())) == results.score_of(
+        results.measured(first, Measurement())
+    )
+
+
+def test_a_cache_is_tuned_for_the_weights_it_is_used_with(finished, tmp_path):
+    study, out, _ = finished
+    copied = tmp_path / "out"
+    shutil.copytree(out, copied)
+    run, file = copied / study.plans[0].name, "valid-soft-cache_tuned-settings.json"
+    way = Measurement(cache="tuned")
+    tuned = Measuring(run).measure(way, lambda done, total: None)["cache"]
+    saved = run / "measured" / file
+    for weights, expected in ((results.weights_of(run), "3,0.5,0.25"), ("of others", tuned)):
+        results.write(run, saved.name, {"window": 3, "theta": 0.5, "share": 0.25, "weights": weights})
+        assert Measuring(run).measure(way, lambda done, total: None)["cache"] == expected
+
+
+def test_a_run_that_started_from_other_weights_is_refused(finished, tmp_path):
+    study, out, _ = finished
+    copied = tmp_path / "out"
+    shutil.copytree(out, copied)
+    first, second = (copied / plan.name for plan in study.plans[:2])
+    shutil.copy(first / "model.safetensors", second)
+    with pytest.raises(G2Error, match=r"was trained from another ptb-small-gumbel-seed1 than the one in .*; move it"):
+        jobs_of(study, copied)
+    (second / "model.safetensors").unlink()  # tables can be made without
+    assert all(job.is_done for job in jobs_of(study, copied))
+
+
+def test_a_run_that_was_scored_on_another_text_is_refused(finished, tmp_path):
+    folder, out = tmp_path / "data", tmp_path / "out"
+    study = make(write_text(folder))
+    study = Study("toy", "A toy", study.plans[:1], study.tables)
+    carry_out(jobs_of(study, out), out, Noting())
+    assert all(job.is_done for job in jobs_of(study, out))
+    (folder / "test.txt").write_text("a b c\n" * 30)
+    with pytest.raises(G2Error, match=r"was scored on another text than test.txt in .* is now; move it away"):
+        jobs_of(study, out)
+    shutil.rmtree(folder)
+    assert all(job.is_done for job in jobs_of(study, out)), "what is gone is not missed"
+
+
+def test_a_file_is_no_folder_of_runs(finished, tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(G2Error, match="is not a folder; choose one for the runs, with --out"):
+        jobs_of(finished[0], tmp_path / "out")
 
 
 def test_an_uncompressed_score_is_in_result_json_as_eval_writes_it(finished):

@@ -9,6 +9,7 @@ from sacrebleu.metrics.bleu import BLEU
 from g2lstm import G2Error
 from g2lstm.runs.sentences import bleu_by_sentence
 from g2lstm.study.significance import Term, bleu_of, bootstrap, perplexity_of
+from g2lstm.study.table import LEAST
 
 
 def losses(seed, shift=0.0, sentences=200):
@@ -43,7 +44,7 @@ def test_against_a_plain_loop_over_drawn_sentences(block):
     spread = values.std()
     assert found.low == pytest.approx(np.quantile(values, 0.025), abs=0.2 * spread)
     assert found.high == pytest.approx(np.quantile(values, 0.975), abs=0.2 * spread)
-    assert found.p_value == pytest.approx((np.abs(values - found.value) >= abs(found.value)).mean(), abs=0.04)
+    assert found.p_value == pytest.approx(2 * min((values <= 0).mean(), (values >= 0).mean()), abs=0.04)
 
 
 def test_what_is_equal_is_chance_and_what_is_far_apart_is_not():
@@ -51,13 +52,26 @@ def test_what_is_equal_is_chance_and_what_is_far_apart_is_not():
     assert bootstrap([Term(1, [losses(1)]), Term(-1, [losses(1, 0.5)])], perplexity_of).p_value < 0.01
 
 
-def test_chance_alone_is_found_significant_as_often_as_it_should_be():
+@pytest.mark.parametrize("sentences", [LEAST, 200])
+def test_chance_alone_is_found_significant_as_often_as_it_should_be(sentences):
     """Of two samples of one distribution a twentieth has p <= 0.05; of 200 that is 10 with a deviation of 3.1."""
     found = [
-        bootstrap([Term(1, [losses(k)]), Term(-1, [losses(1000 + k)])], perplexity_of, samples=200).p_value
+        bootstrap(
+            [Term(1, [losses(k, sentences=sentences)]), Term(-1, [losses(1000 + k, sentences=sentences)])],
+            perplexity_of,
+            samples=200,
+        ).p_value
         for k in range(200)
     ]
     assert sum(p <= 0.05 for p in found) <= 10 + 4 * 3.1
+
+
+def test_the_interval_and_the_chance_tell_the_same():
+    """Zero is outside of the interval where p is below 0.05, but for the one sample that p counts more."""
+    for k in range(100):
+        found = bootstrap([Term(1, [losses(k)]), Term(-1, [losses(500 + k)])], perplexity_of, samples=1000)
+        if abs(found.p_value - 0.05) > 0.005:
+            assert (found.p_value < 0.05) == (not found.low <= 0 <= found.high)
 
 
 def test_seeds_are_averaged_and_drawn_together():

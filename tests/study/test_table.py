@@ -3,6 +3,7 @@
 import json
 import shutil
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from g2lstm.study import results
 from g2lstm.study.forms import in_words, to_json, to_markdown
 from g2lstm.study.plan import Column, Measurement, TablePlan, methods_with_seeds
 from g2lstm.study.significance import Term, bootstrap, perplexity_of
-from g2lstm.study.table import build, signed
+from g2lstm.study.table import LEAST, build, signed
 
 SVD = Measurement(compression="gates=svd:2")
 COLUMNS = (
@@ -21,17 +22,18 @@ COLUMNS = (
     Column("valid", "trained", Measurement("valid")),
 )
 PLAN = TablePlan("A table", {"sigmoid": "LSTM", "gumbel": "G²"}, COLUMNS, (("gumbel", "sigmoid"),), ("A note.",))
+ONE = replace(PLAN, columns=COLUMNS[:1])
 RUNS = methods_with_seeds("ptb-small", COLUMNS, series="trained", seeds=2)
 
 
-def losses(seed, mean):
+def losses(seed, mean, sentences):
     generator = np.random.default_rng(seed)
-    tokens = generator.integers(3, 30, 60)
+    tokens = generator.integers(3, 30, sentences)
     return [[round(float(n * mean + generator.normal()), 4), int(n)] for n in tokens]
 
 
-def result(seed, mean, **more):
-    rows = losses(seed, mean)
+def result(seed, mean, *, sentences=60, **more):
+    rows = losses(seed, mean, sentences)
     nats, tokens = np.sum(rows, axis=0)
     return {"perplexity": float(np.exp(nats / tokens)), "signature": f"s{seed}", **more, "by_sentence": rows}
 
@@ -102,14 +104,17 @@ def test_comparisons_are_bootstraps_over_the_same_sentences(out):
         return [results.sentences_of(by_run[row, seed, way]) for seed in seeds]
 
     plain = [Term(1, rows("gumbel", Measurement(), (1, 2))), Term(-1, rows("sigmoid", Measurement(), (1, 2)))]
-    assert table.comparisons[0].difference == bootstrap(plain, perplexity_of, block=10)
+    assert table.comparisons[0].difference == bootstrap(plain, perplexity_of)
     twice = [  # of the seeds that both have
         Term(1, rows("gumbel", SVD, (1,))), Term(-1, rows("sigmoid", SVD, (1,))),
         Term(-1, rows("gumbel", Measurement(), (1,))), Term(1, rows("sigmoid", Measurement(), (1,))),
     ]  # fmt: skip
-    assert table.comparisons[1].difference == bootstrap(twice, perplexity_of, block=10)
+    assert table.comparisons[1].difference == bootstrap(twice, perplexity_of)
     value, low, high, _ = table.comparisons[0].difference
-    words = ("G² − LSTM", "test", "1, 2", f"{value:+.2f}", f"{low:+.2f} to {high:+.2f}", "< 0.002")
+    each = [a - b for a, b in zip(*(scores(out, row, Measurement()) for row in ("gumbel", "sigmoid")), strict=True)]
+    assert table.comparisons[0].by_seed == {1: each[0], 2: each[1]}
+    seeds = f"1: {signed(each[0])}, 2: {signed(each[1])}"
+    words = ("G² − LSTM", "test", seeds, signed(value), f"{signed(low)} to {signed(high)}", "< 0.002")
     assert in_words(table.comparisons[0]) == words
     assert in_words(table.comparisons[1])[2] == "1"
 
@@ -137,7 +142,7 @@ def test_as_json(out):
     table = json.loads(json.dumps(to_json(build(PLAN, RUNS, out))))
     assert table["rows"][2]["row"] == "G²"
     assert table["rows"][2]["cells"][0]["values"] == scores(out, "gumbel", Measurement())
-    assert set(table["comparisons"][0]) == {"rows", "column", "seeds", "value", "low", "high", "p_value"}
+    assert set(table["comparisons"][0]) == {"rows", "column", "by_seed", "value", "low", "high", "p_value"}
     assert table["signatures"]["ptb-small-gumbel-seed1"] == {
         "test": "s7",
         "svd 2": "s7|compressed:x",
@@ -177,6 +182,37 @@ def test_rows_of_other_texts_are_not_compared(out, other):
     assert any(note.startswith("G² and LSTM are not compared in test") for note in table.notes)
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.004, "+0.00"), (-0.004, "+0.00"), (-0.006, "-0.01"), (1.234, "+1.23")])
+def test_seeds_of_other_texts_are_not_averaged(out):
+    for run in RUNS:
+        mine = {"signature": f"a|data:x/{run.seed}|b"} if run.row == "sigmoid" else {}
+        results.keep(out / run.name, Measurement(), result(7, 4.0 + run.seed, **mine))
+    table = build(PLAN, RUNS, out)
+    first, second = scores(out, "sigmoid", Measurement())
+    assert table.rows[0][1][0].text == f"{first:.2f} / {second:.2f}"
+    assert any(note.startswith("The seeds of LSTM are not averaged in test") for note in table.notes)
+
+
+@pytest.mark.parametrize(("sentences", "block"), [(LEAST, 1), (199, 1), (450, 4), (5000, 10)])
+def test_long_texts_are_drawn_in_blocks(out, sentences, block):
+    rows = {}
+    for run in RUNS:
+        one = result(7, 4.0, sentences=sentences)
+        other = np.add(one["by_sentence"], [0.1 * run.seed * len(run.row), 0])
+        rows[run.row, run.seed] = other
+        results.keep(out / run.name, Measurement(), {**one, "by_sentence": other.tolist()})
+    (found,) = build(ONE, RUNS, out).comparisons
+    terms = [Term(sign, [rows[row, seed] for seed in (1, 2)]) for sign, row in ((1, "gumbel"), (-1, "sigmoid"))]
+    assert found.difference == bootstrap(terms, perplexity_of, block=block)
+
+
+def test_a_text_of_few_sentences_tells_nothing(out):
+    for run in RUNS:
+        results.keep(out / run.name, Measurement(), result(7, 4.0, sentences=LEAST - 1))
+    table = build(ONE, RUNS, out)
+    assert table.comparisons == ()
+    assert "A test text of 19 sentences cannot tell a difference from chance; 20 can." in table.notes
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.004, "+0.00"), (-0.004, "+0.00"), (-0.006, "−0.01"), (1.234, "+1.23")])
 def test_no_difference_is_minus_nothing(value, text):
     assert signed(value) == text

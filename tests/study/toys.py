@@ -23,7 +23,7 @@ def write_pairs(folder):
     """Sentences and their translations, word by word."""
     generator = random.Random(0)
     folder.mkdir(parents=True, exist_ok=True)
-    for split, count in (("train", 40), ("valid", 6), ("test", 12)):
+    for split, count in (("train", 40), ("valid", 6), ("test", 24)):
         sentences = [[generator.randrange(6) for _ in range(generator.randint(2, 6))] for _ in range(count)]
         for ending, mark in (("de", "w"), ("en", "v")):
             text = "\n".join(" ".join(f"{mark}{word}" for word in sentence) for sentence in sentences)
