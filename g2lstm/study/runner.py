@@ -67,14 +67,34 @@ def jobs_of(study: Study, out: Path, only: tuple[str, ...] = ()) -> list[Job]:
     """
     if out.exists() and not out.is_dir():
         raise G2Error(f"{out} is not a folder; choose one for the runs, with --out")
-    jobs = [_job(plan, out) for plan in study.plans]  # all are checked, since a table shows them all
-    wanted = [job for job in jobs if not only or any(fnmatch(job.plan.name, pattern) for pattern in only)]
+    wanted = [plan for plan in study.plans if not only or any(fnmatch(plan.name, pattern) for pattern in only)]
     if not wanted:
         raise G2Error(
             f"no run of {study.name} is called {' or '.join(only)}; there are: "
             f"{', '.join(plan.name for plan in study.plans)}"
         )
-    return wanted
+    return [_job(plan, out) for plan in wanted]
+
+
+def shown_with(jobs: list[Job], study: Study, out: Path) -> tuple[list[Plan], list[str]]:
+    """The runs that tables show: those of the jobs, and others of the study that are there.
+
+    Args:
+        jobs: some of the study's, or all.
+        study: whose tables they are.
+        out: the folder of all runs.
+
+    Returns:
+        their plans, and why others are left out, whose runs are not what the study would train.
+    """
+    plans, reasons = [], []
+    mine = {job.plan.name for job in jobs}
+    for plan in study.plans:
+        try:
+            plans.append(plan if plan.name in mine else _job(plan, out).plan)
+        except G2Error as error:
+            reasons.append(f"{plan.name} is left out: {error}")
+    return plans, reasons
 
 
 def _job(plan: Plan, out: Path) -> Job:

@@ -188,6 +188,19 @@ def test_stopped_it_exits_with_130_and_goes_on_when_called_again(folder, monkeyp
     assert values == [cell["values"] for cell in whole], "as if it had not been stopped"
 
 
+def test_a_run_of_another_recipe_is_left_out_where_others_are_asked_for(folder):
+    done = invoke(folder, "table3", "--only", "*gumbel*", "--json", "--set", "train.clip=0.125", out="other")
+    assert done.exit_code == 0, done.output + str(done.exception)
+    done = invoke(folder, "table3", "--only", "*sigmoid*", "--json", out="other")
+    assert done.exit_code == 0, done.output + str(done.exception)
+    found = json.loads(done.stdout)
+    assert list(found["tables"][0]["signatures"]) == ["ptb-small-sigmoid-seed1"]
+    (note,) = found["notes"]
+    assert note.startswith("ptb-small-gumbel-seed1 is left out: ")
+    assert "train.clip is 0.125 there" in note
+    assert "of another recipe" in str(invoke(folder, "table3", out="other").exception)
+
+
 def test_what_fails_is_told_after_the_table_and_exits_with_2(folder):
     shutil.rmtree(folder / "out" / "wmt14-gumbel-seed1" / "measured")
     broken = folder / "out" / "wmt14-gumbel-seed1" / "model.safetensors"
