@@ -6,6 +6,7 @@ cannot tell them apart: each node of several has a count of its own. So processe
 and keep their addresses under it.
 """
 
+import atexit
 import os
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from datetime import timedelta
 from functools import cache
 from uuid import uuid4
 
+from torch import distributed
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # not in its __all__
 from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
 
@@ -25,12 +27,19 @@ _SECONDS_BETWEEN_CALLS = 0.1
 def init_method() -> str:
     """What `torch.distributed.init_process_group` is to be told, with RANK and all else in the environment."""
     register_rendezvous_handler("g2lstm", _meet)
+    atexit.register(_part)
     return "g2lstm://"
 
 
 def _meet(_url: str, *, timeout: timedelta) -> Iterator[tuple[Store, int, int]]:
     store, rank, size = next(rendezvous("env://", timeout=timeout))
     yield PrefixStore(agree(store, rank, size, timeout), store), rank, size
+
+
+def _part() -> None:
+    """Ends gloo's threads while Python still runs: one that needs it afterwards aborts the process."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def agree(store: Store, rank: int, size: int, timeout: timedelta) -> str:

@@ -1,5 +1,6 @@
 """What two processes do in the tests of several: run as a module in each of them, with a folder that both share."""
 
+import atexit
 import json
 import os
 import signal
@@ -95,9 +96,16 @@ class FastClock:
     monotonic = staticmethod(lambda: 3 * time.monotonic())
 
 
+def threads():
+    """The names of this process's threads, which Linux knows, Python's and all others."""
+    return [(task / "comm").read_text().strip() for task in Path("/proc/self/task").glob("*")]
+
+
 def main(folder):
     rank = int(os.environ["RANK"])
     data = folder / "data"
+    at_end = folder / f"threads-at-end-{rank}.json"
+    atexit.register(lambda: at_end.write_text(json.dumps(threads())))  # after what training registers
     for name, recipe in (
         ("lm", lm_recipe(data)),
         ("mt", mt_recipe(data)),
@@ -143,6 +151,7 @@ def main(folder):
         lm_recipe(data, epochs=None, minutes=0.02, checkpoint_minutes=0.001), folder / "minutes", Silent()
     )
     (folder / f"minutes-{rank}.json").write_text(json.dumps([progress.step, progress.epochs, progress.finished]))
+    (folder / f"threads-{rank}.json").write_text(json.dumps(threads()))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Two processes on the CPU train as one does with the joint batch; each keeps what is its own; none waits for ever."""
 
 import json
+import sys
 
 import pytest
 import torch
@@ -116,6 +117,17 @@ def test_clocks_that_differ_do_not_make_processes_wait_for_ever(done):
     found = [json.loads((done / f"minutes-{rank}.json").read_text()) for rank in range(2)]
     assert found[0] == found[1]
     assert found[0][2]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the names of threads")
+def test_no_thread_of_gloo_outlives_python(done):
+    for rank in range(2):
+        before, after = (
+            json.loads((done / f"{name}-{rank}.json").read_text()) for name in ("threads", "threads-at-end")
+        )
+        assert any("gloo" in name for name in before)
+        assert not any("gloo" in name for name in after)
 
 
 TASKS = {"lm": ("noisy", pair.lm_recipe, 20), "mt": ("noisy-mt", pair.mt_recipe, 11)}
