@@ -155,9 +155,14 @@ class TranslationTask:
         """Perplexity when the target is known, BLEU of greedy translations as `eval` has it, how binary gates are."""
         with evaluating(self.model):
             loss, gates = self._validation_loss()
-            bleu = self._validation_bleu() if math.isfinite(loss) else 0.0  # the loop tells of such a loss
+            bleu = self._validation_bleu() if self._can_translate(loss) else 0.0
         scores = {"bleu": bleu, "perplexity": math.exp(min(loss, 700.0)), **saturation(gates)}
         return Validation(loss, scores, -bleu if self._is_by_bleu else loss, histograms(gates))
+
+    def _can_translate(self, loss: float) -> bool:
+        """Whether to look: random weights never end a translation, and a loss that is not finite the loop tells of."""
+        is_random = self.epoch == self.index == 0 and self.recipe.train.finetune_from is None
+        return math.isfinite(loss) and not is_random
 
     def _validation_loss(self) -> tuple[float, GateRecord | None]:
         nats, count, gates = 0.0, 0, None

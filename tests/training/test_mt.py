@@ -125,6 +125,18 @@ def test_validation(data):
     assert found.criterion == -found.scores["bleu"]
 
 
+def test_random_weights_do_not_translate(data, monkeypatch):
+    asked = []
+    monkeypatch.setattr(mt.TranslationTask, "_validation_bleu", lambda task: asked.append(task.index) or 50.0)
+    _, task = make_task(data)
+    assert task.validate().scores["bleu"] == 0.0
+    task.next_batch()
+    assert task.validate().scores["bleu"] == 50.0
+    _, finetuned = make_task(data, finetune_from="a run")
+    assert finetuned.validate().scores["bleu"] == 50.0
+    assert asked == [1, 0]
+
+
 def test_the_gates_of_a_validation_are_those_of_sentences_of_middle_length(data, monkeypatch):
     recipe, task = make_task(data)
     task.recipe = recipe.model_copy(update={"evaluate": recipe.evaluate.model_copy(update={"batch_size": 2})})
@@ -140,7 +152,7 @@ def test_the_gates_of_a_validation_are_those_of_sentences_of_middle_length(data,
 def test_patience_ends_training(data, tmp_path):
     for patience, several in ((1, "1 validation"), (2, "2 validations")):
         observer = Silent()
-        still = {"optimizer": {"name": "adamw", "lr": 1e-30}, "epochs": 50, "patience": patience}
+        still = {"optimizer": {"name": "adamw", "lr": 1e-30}, "epochs": 50, "patience": patience, "best_by": "loss"}
         progress = make_trainer(data, tmp_path / f"run{patience}", observer, **still).train()
         assert progress.epoch == patience
         assert progress.finished
