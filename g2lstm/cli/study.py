@@ -151,7 +151,7 @@ def study(
     Examples: `g2lstm study table3 --dry-run`, `g2lstm study table3 --seeds 2 --markdown`
     """
     from g2lstm.study.forms import to_json, to_markdown
-    from g2lstm.study.runner import jobs_of, shown_with
+    from g2lstm.study.runner import jobs_of, left_out
     from g2lstm.study.studies import find_study
     from g2lstm.study.table import build
 
@@ -164,15 +164,19 @@ def study(
     if not table_only and not all(job.is_done for job in jobs):
         failures = carry_out(jobs, out, data_dir)
         jobs = jobs_of(chosen, out, tuple(only or ()))
-    plans, left_out = shown_with(jobs, chosen, out)
-    tables = [build(table, plans, out) for table in chosen.tables]
+    others = left_out(jobs, chosen, out)
+    tables = [build(table, chosen.plans, out, others) for table in chosen.tables]
     if failures or only:
         tables = [table for table in tables if not table.is_empty]
-    is_partial = only is not None and (bool(left_out) or not all(job.is_done for job in jobs_of(chosen, out)))
-    files = [] if failures or name != "figures" or is_partial else _draw(chosen, out, data_dir)
-    notes = [*(note for job in jobs for note in job.notes), *left_out]
-    if name == "figures" and is_partial:
-        notes.append("the figures show all runs of the study; they are drawn without --only")
+    notes = [note for job in jobs for note in job.notes]
+    files: list[Path] = []
+    if name == "figures" and not failures:
+        if others:
+            notes += [f"no figures, which show all runs of the study: {reason}" for reason in others.values()]
+        elif only and not all(job.is_done for job in jobs_of(chosen, out)):
+            notes.append("the figures show all runs of the study; they are drawn without --only")
+        else:
+            files = _draw(chosen, out, data_dir)
     if as_json:
         result: dict[str, Any] = {"study": name, "scale": scale, "seeds": seeds, "out": str(out)}
         result |= {"tables": [to_json(table) for table in tables], "files": [str(file) for file in files]}

@@ -1,4 +1,4 @@
-"""Ablations of the method on the smallest scale: one thing changed at a time, each scored and compressed."""
+"""Ablations of the method on the smallest scale: one idea changed at a time, each scored and compressed."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -79,6 +79,7 @@ def ablations(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     title = f"Ablations: test perplexity of {name}, and what evaluation and compression add to it"
     notes = (
         *notes,
+        f"Eight layers have {' and '.join(_DEEP[scale][1:])}.",
         "Hard are the gates that are sampled: three where the output gate is too, else two.",
         "Saturated: input and forget gates beyond 0.1 or 0.9 in evaluation, soft gates, validation set.",
     )

@@ -37,7 +37,7 @@ def figures(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
 def draw_figures(
     plans: Sequence[Plan], out: Path, data_dir: Path | None = None, progress: Progress | None = None
 ) -> list[Path]:
-    """Draws them into out/figures-RECIPE, unless they are there and newer than the models; the files.
+    """Draws them into out/figures-RECIPE, unless those of the same weights are there; the files.
 
     The gates are those of evaluation, soft, with the target given, and of the decoder's first layer in Figures 1, 3 and
     4, as in the paper; they are counted on pairs of the training set. Figure 4 shows a pair of the test set.
@@ -59,8 +59,8 @@ def draw_figures(
     for plan in plans:
         if results.training_of(out / plan.name) is None or not RunDirectory(out / plan.name).model_file.is_file():
             raise G2Error(f"the figures need {out / plan.name}, which is not trained; carry out the whole study")
-    trained_at = max(RunDirectory(out / plan.name).model_file.stat().st_mtime for plan in plans)
-    if all(file.is_file() and file.stat().st_mtime >= trained_at for file in files):
+    weights = [results.weights_of(out / plan.name) for plan in plans]
+    if all(file.is_file() for file in files) and results.read(files[-1]).get("weights") == weights:
         return files
     found: dict[str, Findings] = {}
     pair: tuple[str, str] | None = None
@@ -87,7 +87,8 @@ def draw_figures(
     save(draw_sigmoid(layers, mode), folder / names[1])
     save(draw_words(readings, "target"), folder / names[2])
     with write_atomically(folder / "gates.json") as file:
-        file.write(json.dumps(as_object(found), ensure_ascii=False, allow_nan=False, indent=1).encode())
+        numbers = {**as_object(found), "weights": weights}
+        file.write(json.dumps(numbers, ensure_ascii=False, allow_nan=False, indent=1).encode())
     return files
 
 

@@ -59,7 +59,8 @@ class Measuring:
             result = score_translation(trained, measurement.split, **how)
         if spec is None:
             trained.run.add_result({name: value for name, value in result.items() if name != "by_sentence"})
-        result = {"weights": self._weights, **result}
+        text = self.trained.run.training_facts().get("train_sha256", "")
+        result = {"weights": self._weights, "trained_on_text": text, **result}
         results.keep(self.path, measurement, result)
         return result
 

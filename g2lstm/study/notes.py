@@ -12,6 +12,8 @@ def training_notes(plan: TablePlan, runs: Sequence[Plan], out: Path) -> list[str
     notes = []
     for series in dict.fromkeys(column.series for column in plan.columns):
         mine = [run for run in runs if run.series == series and run.row in plan.rows]
+        if not mine:
+            continue
         epochs: dict[str, list[str]] = {}
         shares: dict[str, list[str]] = {}
         for run in mine:

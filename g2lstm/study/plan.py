@@ -194,7 +194,7 @@ def methods_with_seeds(
 
 def overrides_for(method: str, overrides: Sequence[str]) -> tuple[str, ...]:
     """Those that a run of this method has: temperature and noise are settings of G²."""
-    return tuple(each for each in overrides if method == OURS or _key(each) not in _OF_OURS)
+    return tuple(each for each in overrides if method == OURS or key_of(each) not in _OF_OURS)
 
 
 def check_overrides(overrides: Sequence[str], reserved: Mapping[str, str]) -> None:
@@ -205,13 +205,14 @@ def check_overrides(overrides: Sequence[str], reserved: Mapping[str, str]) -> No
         reserved: such keys, and what to do instead of setting them.
     """
     for override in overrides:
-        key = _key(override)
+        key = key_of(override)
         for name, instead in reserved.items():
             if name == key or name.startswith(f"{key}."):
                 raise G2Error(f"{key} cannot be set here: {instead}")
 
 
-def _key(override: str) -> str:
+def key_of(override: str) -> str:
+    """The key that an override sets."""
     return override.partition("=")[0].strip()
 
 

@@ -4,7 +4,7 @@ import functools
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ from g2lstm.runs.directory import RunDirectory
 from g2lstm.study.plan import Measurement, Plan
 from g2lstm.study.significance import Array
 
-FOLDER = "measured"  # inside a run directory: one file for each measurement, and one on the training
-_TRAINING = "training.json"
+FOLDER = "measured"  # inside a run directory: a file for each measurement, one on the training, one on its start
+_TRAINING, _START = "training.json", "start.json"
 STRANGE = (KeyError, TypeError, ValueError, OverflowError)  # what comes of a file that says something else
 _LONGEST = 2**28  # bytes of such a file
 _BUDGET = ("epochs", "minutes")
-_MAY_DIFFER = ("minutes", "finetune_from", "checkpoint_minutes")  # of another machine, or of a folder that was moved
+_MAY_DIFFER = ("minutes", "checkpoint_minutes")  # of another machine
+_AS_LONG = 0.1  # by so much of its epochs may a run be longer or shorter that a clock ended
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,11 @@ class Training:
         epochs: of its data.
         seconds: of the clock.
         step: the last one.
-        start: the weights that it started from, if those of another run; see `weights_of`.
     """
 
     epochs: float
     seconds: float
     step: int
-    start: str | None = None
 
 
 def training_of(path: Path) -> Training | None:
@@ -50,8 +49,7 @@ def training_of(path: Path) -> Training | None:
     if saved.is_file():
         values = read(saved)
         try:
-            numbers = float(values["epochs"]), float(values["seconds"]), int(values["step"])
-            return Training(*numbers, values.get("start"))
+            return Training(float(values["epochs"]), float(values["seconds"]), int(values["step"]))
         except STRANGE:
             raise damaged(saved) from None
     for file in sorted((path / "checkpoints").glob("step-*.json"), reverse=True):
@@ -68,18 +66,17 @@ def training_of(path: Path) -> Training | None:
     return None
 
 
-def keep_training(path: Path, start: Path | None = None) -> Training | None:
-    """Writes how a run was trained, which then can be told without its checkpoints; None as of `training_of`.
-
-    Args:
-        path: of the run.
-        start: of the run that it started from, if it did from one.
-    """
+def keep_training(path: Path) -> Training | None:
+    """Writes how a run was trained, which then can be told without its checkpoints; None as of `training_of`."""
     training = training_of(path)
     if training is not None and not (path / FOLDER / _TRAINING).is_file():
-        training = replace(training, start=None if start is None else weights_of(start))
         write(path, _TRAINING, vars(training))
     return training
+
+
+def keep_start(path: Path, weights: str) -> None:
+    """Writes which weights, as of `weights_of`, the training of the run in `path` began with."""
+    write(path, _START, {"weights": weights})
 
 
 def weights_of(path: Path) -> str | None:
@@ -97,9 +94,10 @@ def _hash(file: Path, modified: int, size: int) -> str:
     return sha256_of(file)[:16]
 
 
-def check_start(path: Path, training: Training, start: Path) -> None:
+def check_start(path: Path, start: Path) -> None:
     """Raises if the run in `path` was started from other weights than those that are in `start` now."""
-    if training.start is not None and weights_of(start) not in (None, training.start):
+    kept = path / FOLDER / _START
+    if kept.is_file() and weights_of(start) not in (None, read(kept).get("weights")):
         raise G2Error(
             f"{path} was trained from another {start.name} than the one in {start.parent}; move it away, or choose "
             "another folder with --out"
@@ -136,12 +134,20 @@ def check_recipe(path: Path, planned: Recipe) -> list[str]:
     if found == planned:
         return []
     fitted = found.train.minutes is not None or planned.train.minutes is not None
-    same = dict.fromkeys((*_MAY_DIFFER, "epochs") if fitted else _MAY_DIFFER)
+    both_start = None not in (found.train.finetune_from, planned.train.finetune_from)
+    names = (*_MAY_DIFFER, *(["epochs"] if fitted else []), *(["finetune_from"] if both_start else []))
+    same = dict.fromkeys(names)
     before, now = (one.model_copy(update={"train": one.train.model_copy(update=same)}) for one in (found, planned))
     if before != now:
         raise G2Error(
             f"{path} holds a run of another recipe than this study's ({_difference(before, now)}); move it away, or "
             "choose another folder with --out"
+        )
+    training = training_of(path) if fitted and planned.train.minutes is None else None
+    if training is not None and abs(training.epochs / (planned.train.epochs or 1) - 1) > _AS_LONG:
+        raise G2Error(
+            f"{path} holds a run of {training.epochs:.1f} epochs, by its train.minutes, and this study has "
+            f"{planned.train.epochs:g}; move it away, or choose another folder with --out"
         )
     changed = [name for name in _BUDGET if getattr(found.train, name) != getattr(planned.train, name)]
     if changed:

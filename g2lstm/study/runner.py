@@ -76,25 +76,23 @@ def jobs_of(study: Study, out: Path, only: tuple[str, ...] = ()) -> list[Job]:
     return [_job(plan, out) for plan in wanted]
 
 
-def shown_with(jobs: list[Job], study: Study, out: Path) -> tuple[list[Plan], list[str]]:
-    """The runs that tables show: those of the jobs, and others of the study that are there.
+def left_out(jobs: list[Job], study: Study, out: Path) -> dict[str, str]:
+    """The runs beside those of the jobs that tables cannot show, by name: why they are not what the study would train.
 
     Args:
         jobs: some of the study's, or all.
         study: whose tables they are.
         out: the folder of all runs.
-
-    Returns:
-        their plans, and why others are left out, whose runs are not what the study would train.
     """
-    plans, reasons = [], []
+    reasons = {}
     mine = {job.plan.name for job in jobs}
     for plan in study.plans:
         try:
-            plans.append(plan if plan.name in mine else _job(plan, out).plan)
+            if plan.name not in mine:
+                _job(plan, out)
         except G2Error as error:
-            reasons.append(f"{plan.name} is left out: {error}")
-    return plans, reasons
+            reasons[plan.name] = str(error)
+    return reasons
 
 
 def _job(plan: Plan, out: Path) -> Job:
@@ -105,8 +103,8 @@ def _job(plan: Plan, out: Path) -> Job:
         notes = tuple(results.check_recipe(run.path, recipe))
         recipe = run.recipe  # what was begun goes on as it was begun
         results.check_text(run.path, recipe, plan.measurements)
-    if training is not None and plan.starts_from is not None:
-        results.check_start(run.path, training, out / plan.starts_from)
+    if plan.starts_from is not None:
+        results.check_start(run.path, out / plan.starts_from)
     return Job(plan, recipe, training, tuple(results.missing(plan, out)), estimate(recipe), notes)
 
 
@@ -141,9 +139,14 @@ def _do(number: int, job: Job, out: Path, watcher: Watcher, data_dir: Path | Non
         is_begun = RunDirectory(path).has_checkpoints()
         if earlier is not None and not is_begun and results.training_of(out / earlier) is None:
             raise G2Error(f"it starts from {earlier}, which has not been trained")
+        start = None if earlier is None or is_begun else results.weights_of(out / earlier)
         watcher.on_stage(number, job, TRAINING)
-        train(job.recipe, path, watcher, resume=True, data_dir=data_dir)
-    if results.keep_training(path, None if earlier is None else out / earlier) is None:
+        try:
+            train(job.recipe, path, watcher, resume=True, data_dir=data_dir)
+        finally:
+            if start is not None and RunDirectory(path).has_checkpoints():
+                results.keep_start(path, start)
+    if results.keep_training(path) is None:
         raise G2Error(f"{path} holds no finished training; `g2lstm train {path / 'recipe.toml'} --resume` tells why")
     measuring = Measuring(path, data_dir)
     for measurement in job.missing:

@@ -35,7 +35,7 @@ class Difference(NamedTuple):
     value: float
     low: float  # 95 % of samples lie between these
     high: float
-    p_value: float  # two-sided: twice the share of samples on the rarer side of zero, so below 0.05 if 0 is not between
+    p_value: float  # two-sided: twice the share of samples on the rarer side of zero; above 0.05 if 0 is between
 
 
 def bootstrap(terms: Sequence[Term], score: Score, *, samples: int = 1000, block: int = 1, seed: int = 1) -> Difference:
@@ -61,8 +61,9 @@ def bootstrap(terms: Sequence[Term], score: Score, *, samples: int = 1000, block
     for at in range(0, samples, _CHUNK):
         drawn = generator.multinomial(count, np.full(count, 1 / count), size=min(_CHUNK, samples - at))
         parts.append(_combined(blocked, score, drawn.astype(np.float64)))
-    drawn_values = np.concatenate(parts)
-    low, high = np.quantile(drawn_values, [0.025, 0.975])
+    drawn_values = np.sort(np.concatenate(parts))
+    outside = max(int(0.025 * (samples + 1)), 1)  # on each side; by the same count as the p-value
+    low, high = drawn_values[outside - 1], drawn_values[-outside]
     rarer = min(int((drawn_values <= 0).sum()), int((drawn_values >= 0).sum()))
     return Difference(value, float(low), float(high), min(2 * (rarer + 1) / (samples + 1), 1.0))
 

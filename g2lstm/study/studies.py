@@ -8,7 +8,7 @@ from g2lstm.errors import G2Error
 from g2lstm.study.ablations import ablations
 from g2lstm.study.figures import figures
 from g2lstm.study.language import table1, table3
-from g2lstm.study.plan import METHOD, SEED, Scale, Study, check_overrides
+from g2lstm.study.plan import METHOD, SEED, Scale, Study, check_overrides, key_of
 from g2lstm.study.translation import table2, table4, table5
 
 STUDIES: Mapping[str, Callable[[Scale, int, Sequence[str]], Study]] = MappingProxyType(
@@ -25,6 +25,7 @@ STUDIES: Mapping[str, Callable[[Scale, int, Sequence[str]], Study]] = MappingPro
 _RESERVED = {
     METHOD: "a study compares methods; --only '*gumbel*' takes those of one",
     SEED: "--seeds N takes the seeds 1 to N",
+    "train.finetune_from": "a study knows itself which run starts from which",
 }
 SCALES: tuple[Scale, ...] = ("small", "paper")
 
@@ -44,7 +45,7 @@ def find_study(name: str, scale: str, seeds: int, overrides: Sequence[str] = ())
     for known in SCALES:
         if scale == known:
             study = STUDIES[name](known, seeds, overrides)
-            others = [each for each in overrides if each.split("=")[0].strip() in ("data.name", "data.path")]
+            others = [each for each in overrides if key_of(each) in ("data", "data.name", "data.path")]
             return _on_other_data(study, others) if others else study
     raise G2Error(f"the scale must be one of {', '.join(SCALES)}, got {scale!r}")
 

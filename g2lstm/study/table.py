@@ -1,7 +1,7 @@
 """Tables over run directories: ours beside the paper's, mean and deviation over seeds, and which differences hold."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from g2lstm.study.significance import Difference, Term, bleu_of, bootstrap, perp
 
 PAPER = "  paper"  # what a row of its figures is called
 LEAST = 20  # sentences, or blocks of them: with fewer, a bootstrap finds too much
-_LONGEST_BLOCK, _BLOCKS = 10, 100  # sentences of running text that are drawn together; fewer in a short text
+_BLOCK = 10  # sentences of running text that are drawn together; fewer in a text too short for `LEAST` such blocks
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,22 @@ class Table:
         return not any(cell.values for name, cells in self.rows if name != PAPER for cell in cells)
 
 
-def build(plan: TablePlan, runs: Sequence[Plan], out: Path) -> Table:
+def build(plan: TablePlan, runs: Sequence[Plan], out: Path, left_out: Mapping[str, str] | None = None) -> Table:
     """The table of what has been measured; "-" stands for what has not.
 
     Args:
         plan: what it shows.
         runs: of the study.
         out: the folder of all runs.
+        left_out: names of runs that are not to be shown, and why.
     """
-    found = {row: [_Row(out, column, row, runs) for column in plan.columns] for row in plan.rows}
+    left_out = left_out or {}
+    series = {column.series for column in plan.columns}
+    reasons = [
+        f"{run.name} is left out: {left_out[run.name]}" for run in runs if run.name in left_out and run.series in series
+    ]
+    found = {row: [_Row(out, column, row, runs, left_out) for column in plan.columns] for row in plan.rows}
+    runs = [run for run in runs if run.name not in left_out]
     rows: list[tuple[str, tuple[Cell, ...]]] = []
     for row, label in plan.rows.items():
         rows.append((label, tuple(one.cell for one in found[row])))
@@ -96,7 +103,7 @@ def build(plan: TablePlan, runs: Sequence[Plan], out: Path) -> Table:
             for one, other in zip(found.get(first, ()), found.get(second, ()), strict=False)
             if (comparison := _compare(one, other, plan)) is not None
         ),
-        (*plan.notes, *training_notes(plan, runs, out), *_data_notes(plan, found)),
+        (*plan.notes, *training_notes(plan, runs, out), *_data_notes(plan, found), *reasons),
         _signatures(plan, runs, out),
     )
 
@@ -117,17 +124,15 @@ def _data_notes(plan: TablePlan, found: Mapping[str, Sequence["_Row"]]) -> list[
     for row, columns in found.items():
         if mixed := [one.column.title for one in columns if not one.has_data_of(one)]:
             notes.append(
-                f"The seeds of {plan.rows[row]} are not averaged in {', '.join(mixed)}: their texts differ (data in "
-                "the signatures)."
+                f"The seeds of {plan.rows[row]} are not averaged in {', '.join(mixed)}: they were trained or scored on "
+                "other texts."
             )
     for first, second in plan.pairs:
         pairs = zip(found.get(first, ()), found.get(second, ()), strict=False)
         apart = [one.column.title for one, other in pairs if not one.has_data_of(other)]
         if apart:
             names = f"{plan.rows[first]} and {plan.rows[second]}"
-            notes.append(
-                f"{names} are not compared in {', '.join(apart)}: their texts differ (data in the signatures)."
-            )
+            notes.append(f"{names} are not compared in {', '.join(apart)}: they were trained or scored on other texts.")
     sizes = [one.sentences for columns in found.values() for one in columns if one.is_compared and one.values]
     if plan.pairs and sizes and min(sizes) < LEAST:
         notes.append(f"A test text of {min(sizes)} sentences cannot tell a difference from chance; {LEAST} can.")
@@ -137,14 +142,14 @@ def _data_notes(plan: TablePlan, found: Mapping[str, Sequence["_Row"]]) -> list[
 class _Row:
     """The runs of one row in one column, by seed, as far as they are measured."""
 
-    def __init__(self, out: Path, column: Column, row: str, runs: Sequence[Plan]) -> None:
+    def __init__(self, out: Path, column: Column, row: str, runs: Sequence[Plan], left_out: Container[str]) -> None:
         self.column, self.row = column, row
         mine = [run for run in runs if run.row == row and run.series == column.series]
         self.planned = len(mine)
         self.measured: dict[int, dict[str, Any]] = {}
         self.base: dict[int, dict[str, Any]] = {}
         self.values: dict[int, float] = {}
-        for run in mine:
+        for run in (run for run in mine if run.name not in left_out):
             path = out / run.name
             result = results.measured(path, column.measurement)
             base = None if column.against is None else results.measured(path, column.against)
@@ -187,9 +192,11 @@ class _Row:
         return Cell(values, text)
 
 
-def _data(result: Mapping[str, Any]) -> tuple[str, str]:
+def _data(result: Mapping[str, Any]) -> tuple[str, ...]:
+    """What tells the texts that it was scored and trained on from others."""
     parts = result["signature"].split("|")
-    return next((part for part in parts if part.startswith("data:")), ""), result.get("trained_on", "")
+    scored_on = next((part for part in parts if part.startswith("data:")), "")
+    return scored_on, result.get("trained_on", ""), result.get("trained_on_text", "")
 
 
 def _value(what: str, result: Mapping[str, Any], path: Path) -> float | None:
@@ -223,7 +230,7 @@ def _compare(one: _Row, other: _Row, plan: TablePlan) -> Comparison | None:
         sides += [(-1.0, one.base), (1.0, other.base)]
     terms = [Term(weight, [results.sentences_of(side[seed]) for seed in seeds]) for weight, side in sides]
     is_language = "perplexity" in one.measured[seeds[0]]
-    block = min(max(one.sentences // _BLOCKS, 1), _LONGEST_BLOCK) if is_language else 1
+    block = min(one.sentences // LEAST, _BLOCK) if is_language else 1
     found = bootstrap(terms, perplexity_of if is_language else bleu_of, block=block)
     by_seed = {seed: one.values[seed] - other.values[seed] for seed in seeds}
     return Comparison((plan.rows[one.row], plan.rows[other.row]), column.title, by_seed, found)

@@ -13,7 +13,7 @@ from g2lstm.cli.main import app
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.study.forms import chance
 from g2lstm.study.table import signed
-from tests.study.toys import of_language, write_text
+from tests.study.toys import change_weights, of_language, write_text
 
 RUNS = {"sigmoid": "lstm", "sharpened": "sharpened", "gumbel": "g2"}
 
@@ -112,7 +112,7 @@ def test_runs_that_were_moved_away_must_take_their_small_ones_along(demo, tmp_pa
     assert not (copied / "lstm").exists()
 
 
-@pytest.mark.parametrize("change", ["missing", "split", "spec"])
+@pytest.mark.parametrize("change", ["missing", "split", "shape", "weights", "spec"])
 def test_a_compressed_run_that_is_not_its_own_is_told(demo, tmp_path, change):
     command, out, _ = demo
     copied = tmp_path / "out"
@@ -122,12 +122,29 @@ def test_a_compressed_run_that_is_not_its_own_is_told(demo, tmp_path, change):
         table.unlink()
     elif change == "split":
         table.write_text(table.read_text().replace('"split": "test"', '"split": "valid"'))
+    elif change == "shape":
+        table.write_text("[1]")
+    elif change == "weights":
+        change_weights(copied / "g2")
     else:
         shutil.rmtree(table.parent)
         made = CliRunner().invoke(app, ["compress", str(copied / "g2"), "gates=int8", "--out", str(table.parent)])
         assert made.exit_code == 0, made.output
     done = CliRunner().invoke(app, [str(copied) if word == str(out) else word for word in command])
     assert str(done.exception) == f"{table.parent} is not what the demo makes there; move it away"
+
+
+def test_gates_of_other_weights_are_counted_anew(demo, tmp_path):
+    command, out, _ = demo
+    copied = tmp_path / "out"
+    shutil.copytree(out, copied)
+    change_weights(copied / "g2")
+    shutil.rmtree(copied / "g2+small")
+    before = {name: (copied / name / "gates" / "gates.json").read_text() for name in RUNS.values()}
+    done = CliRunner().invoke(app, [str(copied) if word == str(out) else word for word in command])
+    assert done.exit_code == 0, done.output + str(done.exception)
+    after = {name: (copied / name / "gates" / "gates.json").read_text() for name in RUNS.values()}
+    assert [name for name in before if before[name] != after[name]] == ["g2"]
 
 
 def test_stopped_it_exits_with_130_and_goes_on_when_called_again(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from g2lstm.cli.main import app
 from g2lstm.cli.study import StudyBar, duration
 from g2lstm.study.table import Cell
 from g2lstm.study.table import Table as Found
-from tests.study.toys import of_language, of_translation, write_pairs, write_text
+from tests.study.toys import change_weights, of_language, of_translation, write_pairs, write_text
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_figures(folder):
     times = [os.path.getmtime(file) for file in files]
     assert json.loads(invoke(folder, "figures", "--json", "--table-only").stdout)["files"] == files
     assert [os.path.getmtime(file) for file in files] == times
-    os.utime(folder / "out" / "multi30k-small-gumbel-seed1" / "model.safetensors")  # as if trained anew
+    change_weights(folder / "out" / "multi30k-small-gumbel-seed1")  # as if trained anew
     assert json.loads(invoke(folder, "figures", "--json", "--only", "*gumbel*").stdout)["files"] == files
     assert all(os.path.getmtime(file) > before for file, before in zip(files, times, strict=True))
     numbers = json.loads((folder / "out" / "figures-multi30k-small" / "gates.json").read_text())
@@ -195,7 +195,7 @@ def test_a_run_of_another_recipe_is_left_out_where_others_are_asked_for(folder):
     assert done.exit_code == 0, done.output + str(done.exception)
     found = json.loads(done.stdout)
     assert list(found["tables"][0]["signatures"]) == ["ptb-small-sigmoid-seed1"]
-    (note,) = found["notes"]
+    (note,) = (note for note in found["tables"][0]["notes"] if "is left out" in note)
     assert note.startswith("ptb-small-gumbel-seed1 is left out: ")
     assert "train.clip is 0.125 there" in note
     assert "of another recipe" in str(invoke(folder, "table3", out="other").exception)
@@ -221,6 +221,7 @@ def test_what_fails_is_told_after_the_table_and_exits_with_2(folder):
         (["study", "figures", "--seeds", "2"], "leave --seeds out"),
         (["study", "table1", "--only", "x"], "no run of table1 is called x"),
         (["study", "table1", "--set", "model.hiden=3", "--dry-run"], "did you mean model.hidden?"),
+        (["study", "table1", "--set", "train.finetune_from=x"], "a study knows itself which run starts from which"),
     ],
 )
 def test_mistakes_are_one_clear_error(arguments, message):

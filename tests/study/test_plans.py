@@ -188,3 +188,10 @@ def test_unknown_names_are_told():
         find_study("table9", "small", 1)
     with pytest.raises(G2Error, match="one of small, paper, got 'huge'"):
         find_study("table1", "huge", 1)
+
+
+@pytest.mark.parametrize("override", ["data.path=x", 'data={path="x"}', "data.name=wikitext-2"])
+def test_other_texts_do_not_stand_beside_the_papers_figures(override):
+    (table,) = find_study("table3", "small", 1, [override]).tables
+    assert not any(column.paper for column in table.columns)
+    assert table.notes[0] == f"Not on what the title says, but with {override}; so the paper's figures are left out."

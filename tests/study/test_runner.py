@@ -97,7 +97,7 @@ def test_what_was_measured_of_other_weights_is_measured_again(finished, tmp_path
     shutil.copytree(out, copied)
     first, second = (copied / plan.name for plan in study.plans[:2])
     shutil.copy(first / "model.safetensors", second)
-    (copied / study.plans[3].name / "measured" / "training.json").unlink()  # which started from it, before
+    (copied / study.plans[3].name / "measured" / "start.json").unlink()  # which started from it, before
     assert build(study.tables[0], study.plans, copied).rows[1][1][0].text == "-"
     watcher = Noting()
     carry_out(jobs_of(study, copied), copied, watcher)
@@ -130,6 +130,24 @@ def test_a_run_that_started_from_other_weights_is_refused(finished, tmp_path):
         jobs_of(study, copied)
     (second / "model.safetensors").unlink()  # tables can be made without
     assert all(job.is_done for job in jobs_of(study, copied))
+
+
+def test_a_run_that_goes_on_after_its_start_was_replaced_is_refused(finished, tmp_path):
+    study, out, _ = finished
+    copied = tmp_path / "out"
+    shutil.copytree(out, copied)
+    first, finetuned = study.plans[0], study.plans[2]
+    shutil.rmtree(copied / finetuned.name)
+
+    def kill(steps):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        carry_out(jobs_of(study, copied), copied, Noting(kill))
+    assert jobs_of(study, copied)[2].training is None
+    shutil.copy(copied / study.plans[1].name / "model.safetensors", copied / first.name)
+    with pytest.raises(G2Error, match=f"{finetuned.name} was trained from another {first.name} than the one in"):
+        jobs_of(study, copied)
 
 
 def test_a_run_that_was_scored_on_another_text_is_refused(finished, tmp_path):
@@ -240,6 +258,21 @@ def test_a_run_of_another_recipe_is_refused_but_for_a_budget_in_minutes(finished
     file.write_text(text.replace("[train]\n", "[train]\nminutes = 90.0\n").replace("epochs = 1\n", "epochs = 3\n"))
     (note,) = jobs_of(make(out.parent / "data", minutes=90.0), copied)[0].notes
     assert "with train.epochs=3; the study has train.epochs=1" in note
+    results.write(file.parent, "training.json", {"epochs": 0.3, "seconds": 1.0, "step": 1})
+    with pytest.raises(G2Error, match="holds a run of 0.3 epochs, by its train.minutes, and this study has 1; move it"):
+        jobs_of(study, copied)
+    results.write(file.parent, "training.json", {"epochs": 1.08, "seconds": 1.0, "step": 1})
+    assert jobs_of(study, copied)[0].notes
+
+
+def test_a_run_that_started_from_another_is_not_one_that_started_from_nothing(finished, tmp_path):
+    study, out, _ = finished
+    copied = tmp_path / "out"
+    shutil.copytree(out, copied)
+    file = copied / study.plans[0].name / "recipe.toml"
+    file.write_text(file.read_text().replace("[train]\n", '[train]\nfinetune_from = "runs/other"\n'))
+    with pytest.raises(G2Error, match="train.finetune_from is 'runs/other' there, None here"):
+        jobs_of(study, copied)
 
 
 def test_only_some_of_the_runs(finished):

@@ -104,12 +104,12 @@ def test_comparisons_are_bootstraps_over_the_same_sentences(out):
         return [results.sentences_of(by_run[row, seed, way]) for seed in seeds]
 
     plain = [Term(1, rows("gumbel", Measurement(), (1, 2))), Term(-1, rows("sigmoid", Measurement(), (1, 2)))]
-    assert table.comparisons[0].difference == bootstrap(plain, perplexity_of)
+    assert table.comparisons[0].difference == bootstrap(plain, perplexity_of, block=3)
     twice = [  # of the seeds that both have
         Term(1, rows("gumbel", SVD, (1,))), Term(-1, rows("sigmoid", SVD, (1,))),
         Term(-1, rows("gumbel", Measurement(), (1,))), Term(1, rows("sigmoid", Measurement(), (1,))),
     ]  # fmt: skip
-    assert table.comparisons[1].difference == bootstrap(twice, perplexity_of)
+    assert table.comparisons[1].difference == bootstrap(twice, perplexity_of, block=3)
     value, low, high, _ = table.comparisons[0].difference
     each = [a - b for a, b in zip(*(scores(out, row, Measurement()) for row in ("gumbel", "sigmoid")), strict=True)]
     assert table.comparisons[0].by_seed == {1: each[0], 2: each[1]}
@@ -171,7 +171,10 @@ def test_rows_that_are_not_trained_are_told(out):
     )
 
 
-@pytest.mark.parametrize("other", [{"signature": "a|data:x/2|b"}, {"trained_on": "8 of about 10 pairs"}])
+@pytest.mark.parametrize(
+    "other",
+    [{"signature": "a|data:x/2|b"}, {"trained_on": "8 of about 10 pairs"}, {"trained_on_text": "of other words"}],
+)
 def test_rows_of_other_texts_are_not_compared(out, other):
     first = {"signature": "a|data:x/1|b", "trained_on": "9 of about 10 pairs"}
     for run in RUNS:
@@ -180,6 +183,22 @@ def test_rows_of_other_texts_are_not_compared(out, other):
     table = build(PLAN, RUNS, out)
     assert "test" not in {one.column for one in table.comparisons}
     assert any(note.startswith("G² and LSTM are not compared in test") for note in table.notes)
+
+
+def test_what_is_left_out_is_counted_and_told(out):
+    one, *_, other = (run.name for run in RUNS if run.row == "sigmoid")
+    table = build(PLAN, RUNS, out, {other: "it is another's"})
+    (value,) = table.rows[0][1][0].values
+    assert table.rows[0][1][0].text == f"{value:.2f} (1 of 2)"
+    assert one in table.signatures
+    assert other not in table.signatures
+    assert table.notes[-1] == f"{other} is left out: it is another's"
+
+
+def test_all_runs_may_be_left_out(out):
+    table = build(PLAN, RUNS, out, {run.name: "of another recipe" for run in RUNS})
+    assert table.is_empty
+    assert not any(note.startswith("Epochs") for note in table.notes)
 
 
 def test_seeds_of_other_texts_are_not_averaged(out):
@@ -192,7 +211,7 @@ def test_seeds_of_other_texts_are_not_averaged(out):
     assert any(note.startswith("The seeds of LSTM are not averaged in test") for note in table.notes)
 
 
-@pytest.mark.parametrize(("sentences", "block"), [(LEAST, 1), (199, 1), (450, 4), (5000, 10)])
+@pytest.mark.parametrize(("sentences", "block"), [(LEAST, 1), (99, 4), (199, 9), (220, 10), (5000, 10)])
 def test_long_texts_are_drawn_in_blocks(out, sentences, block):
     rows = {}
     for run in RUNS:
