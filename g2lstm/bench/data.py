@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -176,6 +176,7 @@ class _Children(Thread):
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.peak = 0
+        self._before = set(_resident_bytes_of_children())  # the processes that others have started
         self._is_over = Event()
 
     def __enter__(self) -> "_Children":
@@ -188,12 +189,16 @@ class _Children(Thread):
 
     def run(self) -> None:
         while not self._is_over.wait(0.1):
-            self.peak = max(self.peak, sum(_resident_bytes_of_children()))
+            found = _resident_bytes_of_children().items()
+            self.peak = max(self.peak, sum(size for process, size in found if process not in self._before))
 
 
-def _resident_bytes_of_children() -> Iterator[int]:
+def _resident_bytes_of_children() -> dict[str, int]:
+    """By the number of each process."""
+    found = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, IndexError):  # it has just ended
             fields = status.read_text().rsplit(")", 1)[1].split()
             if int(fields[1]) == os.getpid():
-                yield int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+                found[status.parent.name] = int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+    return found
