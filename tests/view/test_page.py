@@ -259,12 +259,15 @@ def test_a_phone_shows_all_without_sideways_scrolling(open_page, scheme):
 
 def test_the_theme_can_be_chosen_and_is_kept(open_page):
     page = open_page(START)
-    colour = "getComputedStyle(document.querySelector('.cell')).backgroundColor"
-    light = page.evaluate(colour)
+    # All cells: the middle of the colours, a gate of one half, is the same in the light and in the dark.
+    colours = "[...document.querySelectorAll('.cell')].map(cell => getComputedStyle(cell).backgroundColor)"
+    ramp = "document.getElementById('ramp').style.background.match(/rgb\\(.*?\\)/g)"
+    light, light_ramp = page.evaluate(colours), page.evaluate(ramp)
     for _ in range(2):
         page.get_by_role("button", name="Theme").click()
     assert page.get_by_role("button", name="Theme: dark").is_visible()
-    assert page.evaluate(colour) != light
+    assert page.evaluate(colours) != light
+    assert page.evaluate(ramp) == light_ramp[::-1] != light_ramp
     page.reload()
     page.wait_for_selector(".word")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
