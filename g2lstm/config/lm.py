@@ -72,6 +72,8 @@ class LmTrain(TrainSection):
         bptt_minimum: the shortest length.
         activation_regularisation: weight of the squared outputs of the last layer, after dropout (alpha).
         temporal_regularisation: weight of the squared change of its outputs from step to step, before dropout (beta).
+        frequency_bias: begin with each word's frequency as its probability, by the softmax's bias, not with equal ones.
+            AdamW, which moves each bias by no more than the rate at a step, needs most of an epoch to learn just that.
     """
 
     batch_size: Count = 20
@@ -81,6 +83,7 @@ class LmTrain(TrainSection):
     bptt_minimum: Count = 5
     activation_regularisation: NonNegative = 2.0
     temporal_regularisation: NonNegative = 1.0
+    frequency_bias: bool = False
 
 
 class CacheSection(Section):

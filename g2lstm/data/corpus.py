@@ -25,6 +25,7 @@ from g2lstm.errors import G2Error
 
 FORMAT = 1  # of the prepared files; part of their names
 _MOST_AT_ONCE = 1 << 30  # bytes; Linux reads no more than 2 GiB in one call
+_COUNTED_AT_ONCE = 1 << 20  # tokens
 SAMPLE_BYTES = 1 << 27  # of text that byte-pair encoding is trained on
 
 
@@ -91,6 +92,13 @@ class TokenStream:
     def read(self, start: int, length: int) -> npt.NDArray[np.int64]:
         """A copy of the tokens from `start` on: (length,)."""
         return self._tokens.read(start, length).astype(np.int64)
+
+    def counts(self, vocabulary_size: int) -> npt.NDArray[np.int64]:
+        """How often each token of a vocabulary occurs: (vocabulary_size,)."""
+        counts = np.zeros(vocabulary_size, np.int64)
+        for start in range(0, len(self), _COUNTED_AT_ONCE):
+            counts += np.bincount(self.read(start, _COUNTED_AT_ONCE), minlength=vocabulary_size)
+        return counts
 
 
 class LineStream(TokenStream):

@@ -122,6 +122,15 @@ class LanguageModel(nn.Module):
         for layer in self.lstms:
             layer.reset_parameters()
 
+    @torch.no_grad()
+    def predict_frequencies(self, counts: Tensor) -> None:
+        """Sets the softmax's bias so that a word is as probable as it is frequent, where the features say nothing.
+
+        Args:
+            counts: (V,), of the words in the training text; each counts once more, so that none is impossible.
+        """
+        self.softmax_bias.copy_((counts.double() + 1).log() - (counts.double() + 1).sum().log())
+
     @property
     def lstms(self) -> list[nn.LSTM | G2LSTM]:
         """The recurrent layers, first to last; plain ones after `freeze_`."""

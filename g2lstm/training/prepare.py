@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
@@ -72,7 +73,10 @@ def _prepare_lm(
         # The test text too: what is wrong with it should be known before hours are spent.
         train, valid, _ = (prepare_stream(files[split], tokenizer) for split in ("train", "valid", "test"))
     set_seed(recipe.train.seed)
-    model = build_language_model(recipe, len(tokenizer)).to(accelerator.device)
+    model = build_language_model(recipe, len(tokenizer))
+    if recipe.train.frequency_bias:
+        model.predict_frequencies(torch.from_numpy(train.counts(len(tokenizer))))
+    model.to(accelerator.device)
     where = {"device": accelerator.device, "rank": accelerator.process_index, "world_size": accelerator.num_processes}
     return Prepared(LanguageModelTask(recipe, model, train, valid, **where), {"tokenizer.json": tokenizer})
 

@@ -40,6 +40,18 @@ def test_each_line_ends_with_eos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert all_of(stream) == whole
 
 
+def test_tokens_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = write(tmp_path / "text", "b a b\n\nc b")
+    tokenizer = train_word_tokenizer(["a b c d"])
+    stream = prepare_stream(text, tokenizer)
+    for at_once in (3, 100):
+        monkeypatch.setattr(corpus, "_COUNTED_AT_ONCE", at_once)
+        counts = stream.counts(len(tokenizer))
+        assert {token: counts[tokenizer.id_of(token)] for token in "abcd"} == {"a": 1, "b": 3, "c": 1, "d": 0}
+        assert counts[tokenizer.eos_id] == 3
+        assert counts.sum() == len(stream)
+
+
 @settings(max_examples=30)
 @given(st.lists(st.lists(st.sampled_from("abcd"), max_size=4), min_size=1, max_size=8), st.sampled_from([1, 3, 100]))
 def test_a_stream_is_its_lines_whatever_is_encoded_at_once(

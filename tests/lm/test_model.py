@@ -49,6 +49,13 @@ def test_initialisation():
         assert 0.95 * bound < layer.weight_hh_l0.abs().max() <= bound
 
 
+def test_frequencies_are_predicted_where_features_say_nothing():
+    model = LanguageModel(4, 8, 8, 1)
+    model.predict_frequencies(torch.tensor([5, 0, 2, 9]))
+    losses = model.token_losses(torch.zeros(4, 8), torch.arange(4))
+    torch.testing.assert_close(losses.exp(), 20 / torch.tensor([6.0, 1.0, 3.0, 10.0]))
+
+
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("residual", [True, False])
 def test_equals_stacked_torch_lstms_in_evaluation(residual, tied):
