@@ -65,19 +65,20 @@ class Measuring:
         return result
 
     def _cache(self, measurement: Measurement, progress: Progress) -> CacheSettings:
-        """Of the recipe, or tuned on the validation set once for each run and gate."""
+        """Of the recipe, or tuned on the validation set once for each run, gate and text."""
         assert isinstance(self.trained, TrainedLanguageModel)
         if measurement.cache == "recipe":
             return cache_settings(self.trained)
         tuning = Measurement("valid", measurement.eval_gate, "tuned")
         name = f"{tuning.name}-settings.json"
         file = self.path / results.FOLDER / name
-        if not file.is_file() or results.read(file).get("weights", self._weights) != self._weights:
-            valid = self.trained.split("valid", self.data_dir)
+        valid = self.trained.split("valid", self.data_dir)
+        tuned_for = {"weights": self._weights, "valid_sha256": valid.text_sha256}
+        if not file.is_file() or not tuned_for.items() <= results.read(file).items():
             tokens = torch.from_numpy(valid.read(0, len(valid)))
             found = tune_cache(self.trained.model, tokens, eval_gate=measurement.eval_gate, progress=progress).settings
-            results.write(self.path, name, {**vars(found), "weights": self._weights})
+            results.write(self.path, name, {**vars(found), **tuned_for})
         try:
-            return CacheSettings(**{key: value for key, value in results.read(file).items() if key != "weights"})
+            return CacheSettings(**{key: value for key, value in results.read(file).items() if key not in tuned_for})
         except results.STRANGE:
             raise results.damaged(file) from None

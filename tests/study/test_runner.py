@@ -107,7 +107,7 @@ def test_what_was_measured_of_other_weights_is_measured_again(finished, tmp_path
     )
 
 
-def test_a_cache_is_tuned_for_the_weights_it_is_used_with(finished, tmp_path):
+def test_a_cache_is_tuned_for_the_weights_and_the_text_it_is_used_with(finished, tmp_path):
     study, out, _ = finished
     copied = tmp_path / "out"
     shutil.copytree(out, copied)
@@ -115,8 +115,9 @@ def test_a_cache_is_tuned_for_the_weights_it_is_used_with(finished, tmp_path):
     way = Measurement(cache="tuned")
     tuned = Measuring(run).measure(way, lambda done, total: None)["cache"]
     saved = run / "measured" / file
-    for weights, expected in ((results.weights_of(run), "3,0.5,0.25"), ("of others", tuned)):
-        results.write(run, saved.name, {"window": 3, "theta": 0.5, "share": 0.25, "weights": weights})
+    kept = results.read(saved)
+    for changes, expected in (({}, "3,0.5,0.25"), ({"weights": "others"}, tuned), ({"valid_sha256": "another"}, tuned)):
+        results.write(run, saved.name, {**kept, "window": 3, "theta": 0.5, "share": 0.25, **changes})
         assert Measuring(run).measure(way, lambda done, total: None)["cache"] == expected
 
 
