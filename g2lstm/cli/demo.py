@@ -56,8 +56,11 @@ def demo(
     for job in jobs:
         if job.training is None and (small := default_folder(out / job.plan.name, PRESET)).exists():
             raise G2Error(f"{small} was made of another {job.plan.name} than the demo would train; move it away too")
-    is_done = all(job.is_done for job in jobs) and report.is_file()
-    if is_done:
+    made = [report, *(default_folder(out / job.plan.name, PRESET) for job in jobs)]
+    is_done = all(job.is_done for job in jobs) and all(path.exists() for path in made)
+    if not is_done:
+        report.unlink(missing_ok=True)  # what it shows is about to change
+    else:
         _say(f"found the results of an earlier demo in {out}; choose another folder with --out to do it again")
     for note in (note for job in jobs for note in job.notes):
         _say(f"note: {note}")

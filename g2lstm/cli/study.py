@@ -151,7 +151,7 @@ def study(
     Examples: `g2lstm study table3 --dry-run`, `g2lstm study table3 --seeds 2 --markdown`
     """
     from g2lstm.study.forms import to_json, to_markdown
-    from g2lstm.study.runner import jobs_of, left_out
+    from g2lstm.study.runner import as_they_are, jobs_of, left_out
     from g2lstm.study.studies import find_study
     from g2lstm.study.table import build
 
@@ -161,10 +161,12 @@ def study(
         _show_jobs(jobs, out, as_json)
         return
     failures: dict[str, str] = {}
+    wanted = [job.plan.name for job in jobs]
     if not table_only and not all(job.is_done for job in jobs):
         failures = carry_out(jobs, out, data_dir)
-        jobs = jobs_of(chosen, out, tuple(only or ()))
+        jobs = as_they_are(jobs, out)
     others = left_out(jobs, chosen, out)
+    failures |= {run: reason for run, reason in others.items() if run in wanted}
     tables = [build(table, chosen.plans, out, others) for table in chosen.tables]
     if failures or only:
         tables = [table for table in tables if not table.is_empty]

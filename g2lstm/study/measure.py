@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from g2lstm.compression.model import compress
+from g2lstm.data.corpus import TokenStream
 from g2lstm.errors import G2Error
 from g2lstm.lm.cache import CacheSettings, tune_cache
 from g2lstm.runs.language import TrainedLanguageModel
@@ -60,9 +61,14 @@ class Measuring:
         if spec is None:
             trained.run.add_result({name: value for name, value in result.items() if name != "by_sentence"})
         text = self.trained.run.training_facts().get("train_sha256", "")
-        result = {"weights": self._weights, "trained_on_text": text, **result}
+        tuned_on = {"tuned_on_text": self._valid().text_sha256} if measurement.cache == "tuned" else {}
+        result = {"weights": self._weights, "trained_on_text": text, **tuned_on, **result}
         results.keep(self.path, measurement, result)
         return result
+
+    def _valid(self) -> TokenStream:
+        assert isinstance(self.trained, TrainedLanguageModel)
+        return self.trained.split("valid", self.data_dir)
 
     def _cache(self, measurement: Measurement, progress: Progress) -> CacheSettings:
         """Of the recipe, or tuned on the validation set once for each run, gate and text."""
@@ -72,7 +78,7 @@ class Measuring:
         tuning = Measurement("valid", measurement.eval_gate, "tuned")
         name = f"{tuning.name}-settings.json"
         file = self.path / results.FOLDER / name
-        valid = self.trained.split("valid", self.data_dir)
+        valid = self._valid()
         tuned_for = {"weights": self._weights, "valid_sha256": valid.text_sha256}
         if not file.is_file() or not tuned_for.items() <= results.read(file).items():
             tokens = torch.from_numpy(valid.read(0, len(valid)))

@@ -105,22 +105,33 @@ def check_start(path: Path, start: Path) -> None:
 
 
 def check_text(path: Path, recipe: Recipe, measurements: Sequence[Measurement]) -> None:
-    """Raises if a text of the user's has changed since the run was scored on it; one that is gone is not missed."""
+    """Raises if a text of the user's has changed since the run was scored, or its cache tuned, on it.
+
+    One that is gone is not missed.
+    """
     data = recipe.data
     if data.path is None:
         return
     endings = ("txt",) if isinstance(recipe, LmRecipe) else (recipe.data.source, recipe.data.target)
     for one in measurements:
         files = [Path(data.path) / f"{one.split}.{ending}" for ending in endings]
+        valid = Path(data.path) / "valid.txt"
         result = measured(path, one)
-        if result is None or not all(file.is_file() for file in files):
+        if result is None:
             continue
-        if f"|data:own/{'+'.join(sha256_of(file)[:8] for file in files)}|" not in result["signature"]:
-            names = " or ".join(file.name for file in files)
-            raise G2Error(
-                f"{path} was scored on another text than {names} in {data.path} is now; move it away, or choose "
-                "another folder with --out"
-            )
+        if all(file.is_file() for file in files):
+            data_now = "+".join(sha256_of(file)[:8] for file in files)
+            if f"|data:own/{data_now}|" not in result["signature"]:
+                raise _of_another_text(path, "scored", " or ".join(file.name for file in files), data.path)
+        if "tuned_on_text" in result and valid.is_file() and sha256_of(valid) != result["tuned_on_text"]:
+            raise _of_another_text(path, "given a cache that was tuned", valid.name, data.path)
+
+
+def _of_another_text(path: Path, what: str, names: str, folder: str) -> G2Error:
+    return G2Error(
+        f"{path} was {what} on another text than {names} in {folder} is now; move it away, or choose another folder "
+        "with --out"
+    )
 
 
 def check_recipe(path: Path, planned: Recipe) -> list[str]:
@@ -144,6 +155,11 @@ def check_recipe(path: Path, planned: Recipe) -> list[str]:
             "choose another folder with --out"
         )
     training = training_of(path) if fitted and planned.train.minutes is None else None
+    if fitted and training is None and planned.train.minutes is None:
+        raise G2Error(
+            f"{path} holds an unfinished run of which a clock decides how long it is, by its train.minutes, and this "
+            "study counts epochs; move it away, or choose another folder with --out"
+        )
     if training is not None and abs(training.epochs / (planned.train.epochs or 1) - 1) > _AS_LONG:
         raise G2Error(
             f"{path} holds a run of {training.epochs:.1f} epochs, by its train.minutes, and this study has "
@@ -189,11 +205,15 @@ def sentences_of(result: Mapping[str, Any]) -> Array:
 
 
 def saturation_of(path: Path) -> float | None:
-    """The share of input and forget gates beyond 0.1 or 0.9 at the best validation, a mean over layers."""
-    lines = [line for line in RunDirectory(path).metrics() if line.get("kind") == "valid"]
+    """The share of input and forget gates beyond 0.1 or 0.9 when the weights were validated, a mean over layers."""
+    run = RunDirectory(path)
+    lines = [line for line in run.metrics() if line.get("kind") == "valid"]
     if not lines:
         return None
     best = min(lines, key=lambda line: -line["bleu"] if "bleu" in line else line["loss"])
+    if run.model_file.is_file():  # which knows the step of its weights; a table can be made without
+        step = run.training_facts().get("steps")
+        best = next((line for line in reversed(lines) if str(line["step"]) == step), best)
     shares = [value for name, value in best.items() if name.startswith("saturation/")]
     return statistics.fmean(shares) if shares else None
 

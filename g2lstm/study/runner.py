@@ -1,5 +1,6 @@
 """Carries a study out: trains what is missing, resumes what was cut, measures what has not been measured."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -13,7 +14,9 @@ from g2lstm.study.estimate import Estimate, estimate
 from g2lstm.study.measure import Measuring
 from g2lstm.study.plan import Measurement, Plan, Study
 from g2lstm.training.loop import Observer
+from g2lstm.training.progress import Progress
 from g2lstm.training.start import train
+from g2lstm.training.task import Validation
 
 TRAINING = "training"
 _UNKNOWN_TRAINING, _UNKNOWN_MEASUREMENT = 300.0, 10.0  # seconds, for a run that nothing is known of
@@ -76,6 +79,15 @@ def jobs_of(study: Study, out: Path, only: tuple[str, ...] = ()) -> list[Job]:
     return [_job(plan, out) for plan in wanted]
 
 
+def as_they_are(jobs: list[Job], out: Path) -> list[Job]:
+    """The same runs as they are now, but for those that are not what the study would train; `left_out` tells why."""
+    found = []
+    for job in jobs:
+        with suppress(G2Error):
+            found.append(_job(job.plan, out))
+    return found
+
+
 def left_out(jobs: list[Job], study: Study, out: Path) -> dict[str, str]:
     """The runs beside those of the jobs that tables cannot show, by name: why they are not what the study would train.
 
@@ -133,19 +145,35 @@ def carry_out(jobs: list[Job], out: Path, watcher: Watcher, data_dir: Path | Non
     return failures
 
 
+class _Noting:
+    """Tells a watcher of a training; writes which weights it starts from, while there is no checkpoint yet."""
+
+    def __init__(self, watcher: Watcher, path: Path, start: str | None) -> None:
+        self.watcher, self.path, self.start = watcher, path, start
+
+    def on_step(self, progress: Progress, share: float, values: dict[str, float]) -> None:
+        self.watcher.on_step(progress, share, values)
+
+    def on_validation(self, progress: Progress, validation: Validation, is_best: bool) -> None:
+        if self.start is not None and progress.step == 0:
+            results.keep_start(self.path, self.start)
+        self.watcher.on_validation(progress, validation, is_best)
+
+    def on_message(self, message: str) -> None:
+        self.watcher.on_message(message)
+
+
 def _do(number: int, job: Job, out: Path, watcher: Watcher, data_dir: Path | None) -> None:
     path, earlier = out / job.plan.name, job.plan.starts_from
+    if earlier is not None:
+        results.check_start(path, out / earlier)  # it may have been trained anew since
     if job.training is None:
         is_begun = RunDirectory(path).has_checkpoints()
         if earlier is not None and not is_begun and results.training_of(out / earlier) is None:
             raise G2Error(f"it starts from {earlier}, which has not been trained")
         start = None if earlier is None or is_begun else results.weights_of(out / earlier)
         watcher.on_stage(number, job, TRAINING)
-        try:
-            train(job.recipe, path, watcher, resume=True, data_dir=data_dir)
-        finally:
-            if start is not None and RunDirectory(path).has_checkpoints():
-                results.keep_start(path, start)
+        train(job.recipe, path, _Noting(watcher, path, start), resume=True, data_dir=data_dir)
     if results.keep_training(path) is None:
         raise G2Error(f"{path} holds no finished training; `g2lstm train {path / 'recipe.toml'} --resume` tells why")
     measuring = Measuring(path, data_dir)

@@ -121,6 +121,10 @@ def _signatures(plan: TablePlan, runs: Sequence[Plan], out: Path) -> dict[str, d
 def _data_notes(plan: TablePlan, found: Mapping[str, Sequence["_Row"]]) -> list[str]:
     """Seeds and rows that were not trained and scored on the same text, and texts too short to compare rows by."""
     notes = []
+    for columns in found.values():
+        for run in dict.fromkeys(run for one in columns for run in one.apart):
+            titles = ", ".join(one.column.title for one in columns if run in one.apart)
+            notes.append(f"{run} has no {titles}: measured on another text or with another cache than what it is for.")
     for row, columns in found.items():
         if mixed := [one.column.title for one in columns if not one.has_data_of(one)]:
             notes.append(
@@ -149,11 +153,15 @@ class _Row:
         self.measured: dict[int, dict[str, Any]] = {}
         self.base: dict[int, dict[str, Any]] = {}
         self.values: dict[int, float] = {}
+        self.apart: list[str] = []  # runs whose base was measured on another text, or with another cache
         for run in (run for run in mine if run.name not in left_out):
             path = out / run.name
             result = results.measured(path, column.measurement)
             base = None if column.against is None else results.measured(path, column.against)
             if result is None or (column.against is not None and base is None):
+                continue
+            if base is not None and _how(base) != _how(result):
+                self.apart.append(run.name)
                 continue
             value = _value(column.what, result, path)
             if value is None:
@@ -164,8 +172,10 @@ class _Row:
                 self.values[run.seed] -= results.score_of(base)
 
     def has_data_of(self, other: "_Row") -> bool:
-        """Whether all that was measured of both rests on the same text, as far as the signatures tell."""
-        return len({data for row in (self, other) for data in map(_data, row.measured.values())}) <= 1
+        """Whether all that was measured of both rests on the same texts, as far as the results tell."""
+        found = [_data(result) for row in (self, other) for result in row.measured.values()]
+        known = {trained_on_text for *_, trained_on_text in found} - {""}
+        return len({data[:-1] for data in found}) <= 1 and len(known) <= 1
 
     @property
     def is_compared(self) -> bool:
@@ -197,6 +207,11 @@ def _data(result: Mapping[str, Any]) -> tuple[str, ...]:
     parts = result["signature"].split("|")
     scored_on = next((part for part in parts if part.startswith("data:")), "")
     return scored_on, result.get("trained_on", ""), result.get("trained_on_text", "")
+
+
+def _how(result: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a score and the one that it is taken from have to have in common."""
+    return _data(result)[0], str(result.get("cache", ""))
 
 
 def _value(what: str, result: Mapping[str, Any], path: Path) -> float | None:

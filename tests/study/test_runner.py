@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from g2lstm.runs.directory import RunDirectory
 from g2lstm.study import results
 from g2lstm.study.measure import Measuring
 from g2lstm.study.plan import Column, Measurement, Study, TablePlan, methods_with_seeds
-from g2lstm.study.runner import TRAINING, carry_out, jobs_of
+from g2lstm.study.runner import TRAINING, as_they_are, carry_out, jobs_of, left_out
 from g2lstm.study.table import build
 from g2lstm.training.loop import Interrupted
 from tests.study.toys import Noting, of_language, write_text
@@ -23,6 +24,10 @@ COLUMNS = (
     Column("finetuned", "finetuned", Measurement()),
 )
 ROWS = {"sigmoid": "LSTM", "gumbel": "G²"}
+
+
+def other_seed(recipe):
+    return recipe.model_copy(update={"train": recipe.train.model_copy(update={"seed": 7})})
 
 
 def make(folder, epochs=1, minutes=""):
@@ -151,6 +156,52 @@ def test_a_run_that_goes_on_after_its_start_was_replaced_is_refused(finished, tm
         jobs_of(study, copied)
 
 
+def test_where_a_run_starts_from_is_known_from_its_first_step_on(finished, tmp_path):
+    study, out, _ = finished
+    copied, seen = tmp_path / "out", []
+    shutil.copytree(out, copied)
+    finetuned = copied / study.plans[2].name
+    shutil.rmtree(finetuned)
+    note = finetuned / "measured" / "start.json"
+    carry_out(jobs_of(study, copied), copied, Noting(lambda steps: seen.append(note.is_file())))
+    assert seen
+    assert all(seen), "kill -9 may come at any step"
+    assert results.read(note)["weights"] == results.weights_of(copied / study.plans[0].name)
+
+
+def test_a_start_that_was_trained_anew_fails_its_own_run_alone(finished, tmp_path):
+    study, out, _ = finished
+    copied = tmp_path / "out"
+    shutil.copytree(out, copied)
+    first, finetuned = study.plans[0].name, study.plans[2].name
+    shutil.rmtree(copied / first)
+    jobs = jobs_of(study, copied)  # nothing is wrong yet
+    for name in (finetuned, study.plans[3].name):
+        (copied / name / "measured" / "test-soft.json").unlink()
+    jobs = [job if job.plan.name != first else replace(job, recipe=other_seed(job.recipe)) for job in jobs]
+    failures = carry_out(jobs, copied, Noting())
+    assert list(failures) == [finetuned]
+    assert f"was trained from another {first} than the one in" in failures[finetuned]
+    left = as_they_are(jobs, copied)
+    assert finetuned not in {job.plan.name for job in left}
+    assert left_out(left, study, copied)[finetuned] == failures[finetuned]
+
+
+def test_a_cache_that_was_tuned_on_another_text_is_refused(tmp_path):
+    folder, out = tmp_path / "data", tmp_path / "out"
+    way = Measurement(cache="tuned")
+    study = make(write_text(folder))
+    plan = replace(study.plans[0], measurements=(way,))
+    study = Study("toy", "A toy", (plan,), ())
+    carry_out(jobs_of(study, out), out, Noting())
+    assert all(job.is_done for job in jobs_of(study, out))
+    (folder / "valid.txt").write_text("a b c\n" * 30)
+    with pytest.raises(
+        G2Error, match=r"given a cache that was tuned on another text than valid.txt in .* is now; move"
+    ):
+        jobs_of(study, out)
+
+
 def test_a_run_that_was_scored_on_another_text_is_refused(finished, tmp_path):
     folder, out = tmp_path / "data", tmp_path / "out"
     study = make(write_text(folder))
@@ -264,6 +315,10 @@ def test_a_run_of_another_recipe_is_refused_but_for_a_budget_in_minutes(finished
         jobs_of(study, copied)
     results.write(file.parent, "training.json", {"epochs": 1.08, "seconds": 1.0, "step": 1})
     assert jobs_of(study, copied)[0].notes
+    shutil.rmtree(file.parent / "measured")
+    shutil.rmtree(file.parent / "checkpoints")
+    with pytest.raises(G2Error, match="an unfinished run of which a clock decides how long it is, .* counts epochs"):
+        jobs_of(study, copied)
 
 
 def test_a_run_that_started_from_another_is_not_one_that_started_from_nothing(finished, tmp_path):

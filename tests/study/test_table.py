@@ -176,13 +176,34 @@ def test_rows_that_are_not_trained_are_told(out):
     [{"signature": "a|data:x/2|b"}, {"trained_on": "8 of about 10 pairs"}, {"trained_on_text": "of other words"}],
 )
 def test_rows_of_other_texts_are_not_compared(out, other):
-    first = {"signature": "a|data:x/1|b", "trained_on": "9 of about 10 pairs"}
+    first = {"signature": "a|data:x/1|b", "trained_on": "9 of about 10 pairs", "trained_on_text": "of words"}
     for run in RUNS:
         mine = first if run.row == "gumbel" else first | other
         results.keep(out / run.name, Measurement(), result(7, 4.0, **mine))
     table = build(PLAN, RUNS, out)
     assert "test" not in {one.column for one in table.comparisons}
     assert any(note.startswith("G² and LSTM are not compared in test") for note in table.notes)
+
+
+def test_what_earlier_versions_did_not_write_is_no_difference(out):
+    for run in RUNS:
+        known = {"trained_on_text": "of words"} if run.row == "gumbel" else {}
+        results.keep(out / run.name, Measurement(), result(7, 4.0, **known))
+    table = build(PLAN, RUNS, out)
+    assert "test" in {one.column for one in table.comparisons}
+    assert not any("not compared" in note for note in table.notes)
+
+
+@pytest.mark.parametrize("base", [{"cache": "20,0.5,0.1"}, {"signature": "a|data:x/2|b"}])
+def test_a_difference_is_of_one_cache_and_one_text(out, base):
+    same = {"signature": "a|data:x/1|b", "cache": "10,0.5,0.1"}
+    for run in RUNS:
+        is_apart = run.row == "gumbel" and run.seed == 1
+        results.keep(out / run.name, Measurement(), result(7, 4.0, **same | (base if is_apart else {})))
+        results.keep(out / run.name, SVD, result(7, 4.1, **same))
+    table = build(PLAN, RUNS, out)
+    assert [len(cells[1].values) for _, cells in table.rows[::2]] == [2, 1]
+    assert "ptb-small-gumbel-seed1 has no svd 2: measured on another text or" in " ".join(table.notes)
 
 
 def test_what_is_left_out_is_counted_and_told(out):

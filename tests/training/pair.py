@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from g2lstm.config import parse_recipe
@@ -98,14 +99,26 @@ class FastClock:
 
 def threads():
     """The names of this process's threads, which Linux knows, Python's and all others."""
-    return [(task / "comm").read_text().strip() for task in Path("/proc/self/task").glob("*")]
+    names = []
+    for task in Path("/proc/self/task").glob("*"):
+        with suppress(OSError):  # one that has just ended
+            names.append((task / "comm").read_text().strip())
+    return names
+
+
+def threads_that_stay():
+    """The same, after a second at most in which those that were joined may vanish."""
+    end = time.monotonic() + 1
+    while any("gloo" in name for name in threads()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return threads()
 
 
 def main(folder):
     rank = int(os.environ["RANK"])
     data = folder / "data"
     at_end = folder / f"threads-at-end-{rank}.json"
-    atexit.register(lambda: at_end.write_text(json.dumps(threads())))  # after what training registers
+    atexit.register(lambda: at_end.write_text(json.dumps(threads_that_stay())))  # after what training registers
     for name, recipe in (
         ("lm", lm_recipe(data)),
         ("mt", mt_recipe(data)),
