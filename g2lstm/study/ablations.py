@@ -27,7 +27,7 @@ _RECIPES = {"small": "embedded", "paper": "ptb"}
 _FINETUNE = {"small": "train.optimizer.lr=1e-3", "paper": "train.optimizer.start=asgd"}
 # Eight layers learn nothing unless their inputs go round them, and little at the rate of a small stack.
 _DEEP = {
-    "small": ("model.layers=8", "model.residual=true", "train.optimizer.lr=2e-3"),
+    "small": ("model.layers=8", "model.residual=true", "train.optimizer.lr=3e-3"),
     "paper": ("model.layers=8", "model.residual=true"),
 }
 # Rows are compared by epochs, whatever each of these costs.

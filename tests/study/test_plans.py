@@ -120,7 +120,7 @@ def test_ablations_change_one_thing_each(tmp_path):
     assert changed["ifo"] == {"gates": "ifo"}
     assert changed["tau0.3"] == {"tau": 0.3}
     assert changed["noise1.0"] == {"noise_rate": 1.0}
-    rate = {"optimizer": base["train"]["optimizer"] | {"lr": 2e-3}}
+    rate = {"optimizer": base["train"]["optimizer"] | {"lr": 3e-3}}
     assert changed["deep-gumbel"] == {"layers": 8, "residual": True, **rate}
     assert changed["deep-sigmoid"] == changed["deep-gumbel"] | {"method": "sigmoid", "tau": 1.0}
     assert set(changed["converted4"]) == {"epochs", "optimizer", "finetune_from"}
