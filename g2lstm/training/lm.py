@@ -168,6 +168,8 @@ class LanguageModelTask:
     def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
         """Puts them back; all processes' columns side by side are the same text, however many processes there are."""
         self.position = int(states[0]["position"])
+        if not 0 <= self.position <= self.columns.rows:
+            raise ValueError(f"position {self.position} is not in a text of {self.columns.rows} rows")
         self.lengths.set_state(states[0]["lengths"])
         own = slice(self.rank * self.columns.local_batch, (self.rank + 1) * self.columns.local_batch)
         layers = zip(*(one["state"] for one in states), strict=True)  # for each, (h, c) of every process

@@ -216,6 +216,8 @@ class TranslationTask:
         if self.planned_for != self.world_size:
             batches = self._batches(batches.corpus, 0, self.planned_for)
         self.plan = batches.plan(self.epoch)
+        if not 0 <= self.index <= len(self.plan.bounds):
+            raise ValueError(f"batch {self.index} is not one of {len(self.plan.bounds)}")
         smallest = int((self.plan.bounds[:, 1] - self.plan.bounds[:, 0]).min())
         if smallest < self.world_size:
             raise G2Error(

@@ -124,6 +124,19 @@ def test_parts_that_are_not_there(saved, tmp_path, change):
         go_on(tmp_path / "copy")
 
 
+@pytest.mark.parametrize("position", [-1, 10**9, 10**400])
+def test_a_place_beyond_the_text(saved, tmp_path, position):
+    run, go_on = saved
+    shutil.copytree(run, tmp_path / "copy")
+    state, _ = state_of(tmp_path / "copy")
+    state["processes"][0]["task"]["position"] = position
+    rewrite(tmp_path / "copy", state)
+    for older in sorted((tmp_path / "copy/checkpoints").glob("step-*.json"))[:-1]:
+        older.unlink()
+    with pytest.raises(G2Error, match="not one of this training"):
+        go_on(tmp_path / "copy")
+
+
 @pytest.mark.parametrize(
     "change",
     [
