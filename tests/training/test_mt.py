@@ -208,3 +208,12 @@ def test_weights_say_what_they_were_trained_on(data, tmp_path):
     assert facts["train_pairs"] == "60"
     assert facts["train_pairs_kept"] == "60"
     assert len(facts["train_sha256"].split("+")) == 2
+
+
+@pytest.mark.parametrize("index", [-1, 10**9])
+def test_a_batch_that_is_not_there_is_refused(data, index):
+    _, task = make_task(data)
+    state = task.state_dict()
+    with pytest.raises(ValueError, match=f"batch {index} is not one of"):
+        task.load_state_dict([{**state, "index": index}])
+    task.load_state_dict([state])
