@@ -1,16 +1,19 @@
 """What fuzz tests have in common: how many examples are tried, and how content is damaged."""
 
+import os
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-# The same examples in every run, so that a failure is that of a change; the long ones differ from run to run.
+# The same examples in every run, so that a failure is that of a change. With FUZZ=1 in the environment the long ones
+# differ from run to run: to look for what nobody has thought of.
 SHORT = settings(
     derandomize=True,
     database=None,
     max_examples=60,
     suppress_health_check=[*settings.default.suppress_health_check, HealthCheck.function_scoped_fixture],
 )
-LONG = settings(SHORT, derandomize=False, max_examples=1000)
+LONG = settings(SHORT, derandomize="FUZZ" not in os.environ, max_examples=1000)
 
 
 def damaged(data, content: bytes, most: int = 3) -> bytes:
