@@ -129,7 +129,8 @@ class LanguageModel(nn.Module):
         Args:
             counts: (V,), of the words in the training text; each counts once more, so that none is impossible.
         """
-        self.softmax_bias.copy_((counts.double() + 1).log() - (counts.double() + 1).sum().log())
+        counts = counts.double() + 1
+        self.softmax_bias.copy_(counts.log() - counts.sum().log())
 
     @property
     def lstms(self) -> list[nn.LSTM | G2LSTM]:

@@ -154,17 +154,18 @@ def check_recipe(path: Path, planned: Recipe) -> list[str]:
             f"{path} holds a run of another recipe than this study's ({_difference(before, now)}); move it away, or "
             "choose another folder with --out"
         )
-    training = training_of(path) if fitted and planned.train.minutes is None else None
-    if fitted and training is None and planned.train.minutes is None:
-        raise G2Error(
-            f"{path} holds an unfinished run of which a clock decides how long it is, by its train.minutes, and this "
-            "study counts epochs; move it away, or choose another folder with --out"
-        )
-    if training is not None and abs(training.epochs / (planned.train.epochs or 1) - 1) > _AS_LONG:
-        raise G2Error(
-            f"{path} holds a run of {training.epochs:.1f} epochs, by its train.minutes, and this study has "
-            f"{planned.train.epochs:g}; move it away, or choose another folder with --out"
-        )
+    if fitted and planned.train.minutes is None:
+        training = training_of(path)
+        if training is None:
+            raise G2Error(
+                f"{path} holds an unfinished run of which a clock decides how long it is, by its train.minutes, and "
+                "this study counts epochs; move it away, or choose another folder with --out"
+            )
+        if abs(training.epochs / (planned.train.epochs or 1) - 1) > _AS_LONG:
+            raise G2Error(
+                f"{path} holds a run of {training.epochs:.1f} epochs, by its train.minutes, and this study has "
+                f"{planned.train.epochs:g}; move it away, or choose another folder with --out"
+            )
     changed = [name for name in _BUDGET if getattr(found.train, name) != getattr(planned.train, name)]
     if changed:
         return [f"{path.name} was trained with {_budget(found, changed)}; the study has {_budget(planned, changed)}"]

@@ -221,6 +221,18 @@ def test_a_file_is_no_folder_of_runs(finished, tmp_path):
         jobs_of(finished[0], tmp_path / "out")
 
 
+def test_saturation_is_that_of_the_weights_that_were_kept(finished, tmp_path):
+    study, out, _ = finished
+    run = shutil.copytree(out / study.plans[0].name, tmp_path / "run")
+    before = results.saturation_of(run)
+    line = {"kind": "valid", "step": 10**6, "tokens": 1, "seconds": 1.0, "loss": 0.0, "saturation/a/input": 0.123}
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    assert results.saturation_of(run) == before != 0.123
+    (run / "model.safetensors").unlink()
+    assert results.saturation_of(run) == 0.123, "the best, where no weights tell"
+
+
 def test_an_uncompressed_score_is_in_result_json_as_eval_writes_it(finished):
     from g2lstm.runs.scoring import score_language
 

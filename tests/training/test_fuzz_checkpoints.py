@@ -71,6 +71,16 @@ def state_of(run):
     return json.loads(path.read_bytes())["state"], load(path.with_suffix(".safetensors").read_bytes())
 
 
+def go_on_with(saved, folder, state):
+    """Goes on in a copy whose only checkpoint has this state."""
+    run, go_on = saved
+    copy = shutil.copytree(run, folder / "copy")
+    rewrite(copy, state)
+    for older in sorted((copy / "checkpoints").glob("step-*.json"))[:-1]:
+        older.unlink()
+    go_on(copy)
+
+
 def check(saved, folder, data):
     run, go_on = saved
     copy = folder / "copy"
@@ -114,27 +124,17 @@ def test_many_states_made_up_are_refused_or_taken(saved, tmp_path, data):
     ],
 )  # fmt: skip
 def test_parts_that_are_not_there(saved, tmp_path, change):
-    run, go_on = saved
-    shutil.copytree(run, tmp_path / "copy")
-    state, _ = state_of(tmp_path / "copy")
-    rewrite(tmp_path / "copy", {**state, **change})
-    for older in sorted((tmp_path / "copy/checkpoints").glob("step-*.json"))[:-1]:
-        older.unlink()
+    state, _ = state_of(saved[0])
     with pytest.raises(G2Error, match="not one of this training|was not made by g2lstm|does not fit|saved optimiser"):
-        go_on(tmp_path / "copy")
+        go_on_with(saved, tmp_path, {**state, **change})
 
 
 @pytest.mark.parametrize("position", [-1, 10**9, 10**400])
 def test_a_place_beyond_the_text(saved, tmp_path, position):
-    run, go_on = saved
-    shutil.copytree(run, tmp_path / "copy")
-    state, _ = state_of(tmp_path / "copy")
+    state, _ = state_of(saved[0])
     state["processes"][0]["task"]["position"] = position
-    rewrite(tmp_path / "copy", state)
-    for older in sorted((tmp_path / "copy/checkpoints").glob("step-*.json"))[:-1]:
-        older.unlink()
     with pytest.raises(G2Error, match="not one of this training"):
-        go_on(tmp_path / "copy")
+        go_on_with(saved, tmp_path, state)
 
 
 @pytest.mark.parametrize(
