@@ -28,8 +28,8 @@ KERNELS = {
         "flags": {"_kernel_avx2": ["-mf16c"], "_kernel_avx512": ["-mavx512vnni"]},
         "link": ["-pthread"],
     },
-    "inspect": {
-        "sources": ["g2lstm/inspect/csrc/count.cpp"],
+    "look": {
+        "sources": ["g2lstm/look/csrc/count.cpp"],
         "depends": ["g2lstm/nn/csrc/simd.h"],
         "flags": {},
         "link": [],

@@ -17,7 +17,7 @@ from rich.table import Table
 from g2lstm.compression import storage
 from g2lstm.compression.model import compress, encoded_matrices, group_of
 from g2lstm.compression.spec import Spec
-from g2lstm.lm.model import LanguageModel
+from g2lstm.tasks.lm.model import LanguageModel
 
 SPECS = ("small", "gates=round:0.2,clip:0.4", "gates=svd:64")
 

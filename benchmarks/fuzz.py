@@ -24,8 +24,8 @@ with atheris.instrument_imports(include=["g2lstm", "tomllib"]):
     from g2lstm.compression import storage
     from g2lstm.compression.methods import encode
     from g2lstm.compression.spec import Spec
-    from g2lstm.config import load_recipe, parse_recipe
-    from g2lstm.data.tokenize import Tokenizer, train_bpe_tokenizer, train_word_tokenizer
+    from g2lstm.tasks.recipes import load_recipe, parse_recipe
+    from g2lstm.text.tokenize import Tokenizer, train_bpe_tokenizer, train_word_tokenizer
     from g2lstm.training.checkpoint import load_checkpoint, write_state
 
 FOLDER = Path(tempfile.mkdtemp())

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 import g2lstm
-from g2lstm.bench.measure import interleaved, median_ratio
 from g2lstm.compression import lstm
+from g2lstm.lab.bench.measure import interleaved, median_ratio
 
 WIDTHS, STEPS, SEQUENCES = (256, 512), (1, 20), (1, 2, 5, 8)
 SPECS = ("gates=round:0.2,clip:0.4; cell=int4", "gates=int8; cell=int8", "gates=round:0.2", "gates=svd:32; cell=svd:32")

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from g2lstm.config import load_recipe
-from g2lstm.config.mt import MtRecipe
-from g2lstm.mt.model import TranslationModel
 from g2lstm.nn.lstm import G2LSTM
 from g2lstm.runs.models import build_translation_model
+from g2lstm.tasks.mt.model import TranslationModel
+from g2lstm.tasks.mt.recipe import MtRecipe
+from g2lstm.tasks.recipes import load_recipe
 
 PAIRS = 4_500_000 * 158_876 // 160_000  # short enough: the share of 160,000 of them
 SOURCE, TARGET = 25.1, 26.7  # tokens of a sentence with <eos>, in the same sample with its own 30,000 sub-words a side

@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from g2lstm.config import MtRecipe, load_recipe, parse_recipe, recipe_hash, recipe_to_toml, shipped_recipes
-from g2lstm.config.overrides import apply_overrides, parse_value
-from g2lstm.config.problems import dotted_keys
-from g2lstm.config.sections import AdaDelta, AdamW, GateSection, NtAsgd
-from g2lstm.data import registry
 from g2lstm.errors import G2Error
 from g2lstm.nn.checks import METHODS
 from g2lstm.nn.gate import EVAL_GATES, NOISY_GATES
+from g2lstm.recipes.overrides import apply_overrides, parse_value
+from g2lstm.recipes.problems import dotted_keys
+from g2lstm.recipes.sections import AdaDelta, AdamW, GateSection, NtAsgd
+from g2lstm.recipes.write import recipe_hash, recipe_to_toml
+from g2lstm.tasks.mt.recipe import MtRecipe
+from g2lstm.tasks.recipes import load_recipe, parse_recipe, shipped_recipes
+from g2lstm.text import registry
 
 SMALLEST: Mapping[str, Any] = {"task": "lm", "data": {"name": "embedded"}, "train": {"epochs": 1}}
 

@@ -16,25 +16,33 @@ from typer.main import get_command
 
 from g2lstm.cli.main import app
 from g2lstm.compression.spec import Spec
-from g2lstm.config import load_recipe, parse_recipe
+from g2lstm.tasks.recipes import load_recipe, parse_recipe
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 # What docs/api.md describes: all that these export, and what stands in rooms that export nothing themselves.
-EXPORTING = ["g2lstm", "g2lstm.config", "g2lstm.inspect"]
+EXPORTING = ["g2lstm", "g2lstm.look"]
 IN_ROOMS = [
     "g2lstm.compression.session.Session",
     "g2lstm.compression.stream.TokenSession",
     "g2lstm.export.onnx.Export",
     "g2lstm.export.onnx.export_onnx",
-    "g2lstm.runs.language.TrainedLanguageModel",
+    "g2lstm.tasks.lm.trained.TrainedLanguageModel",
     "g2lstm.runs.scoring.score_language",
     "g2lstm.runs.scoring.score_translation",
-    "g2lstm.runs.translation.TrainedTranslationModel",
-    "g2lstm.runs.translation.Translation",
+    "g2lstm.tasks.mt.trained.TrainedTranslationModel",
+    "g2lstm.tasks.mt.trained.Translation",
+    "g2lstm.tasks.lm.recipe.LmRecipe",
+    "g2lstm.tasks.mt.recipe.MtRecipe",
+    "g2lstm.tasks.recipes.ShippedRecipe",
+    "g2lstm.tasks.recipes.load_recipe",
+    "g2lstm.tasks.recipes.parse_recipe",
+    "g2lstm.tasks.recipes.shipped_recipes",
+    "g2lstm.recipes.write.recipe_hash",
+    "g2lstm.recipes.write.recipe_to_toml",
 ]
-BY_HAND = {"__version__", "Recipe"}  # a string and a union of types, which have no docstring
+BY_HAND = {"__version__", "Recipe"}
 
 
 def name_of(page):

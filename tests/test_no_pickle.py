@@ -100,7 +100,7 @@ def test_the_hook_would_hear_of_a_pickle(no_pickle):
 
 
 def test_numpy_refuses_a_pickle_in_a_prepared_file(tmp_path, no_pickle):
-    from g2lstm.data.corpus import MappedArray
+    from g2lstm.text.corpus import MappedArray
 
     path = tmp_path / "tokens.npy"
     with path.open("wb") as file:

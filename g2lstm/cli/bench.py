@@ -9,11 +9,11 @@ import typer
 from rich.progress import Progress
 from rich.table import Table
 
-from g2lstm.bench import layer as layer_bench
 from g2lstm.cli.bench_gates import gates
 from g2lstm.cli.options import DataDir, Json
 from g2lstm.cli.output import console, error_console, progress_columns
 from g2lstm.errors import G2Error
+from g2lstm.lab.bench import layer as layer_bench
 
 TaskName = Annotated[str, typer.Option("--task", help="lm or mt.")]
 
@@ -76,7 +76,7 @@ def train(
     if _checked(task) == "mt":
         _train_mt(rounds, as_json)
         return
-    from g2lstm.bench import train as train_bench
+    from g2lstm.lab.bench import train as train_bench
 
     rows = []
     with Progress(*progress_columns(), console=error_console(), transient=True) as progress:
@@ -99,7 +99,7 @@ def train(
 
 
 def _train_mt(rounds: int, as_json: bool) -> None:
-    from g2lstm.bench import train_mt
+    from g2lstm.lab.bench import train_mt
 
     rows = list(train_mt.measure(rounds))
     threads = torch.get_num_threads()
@@ -142,8 +142,8 @@ def infer(
 
 
 def _infer_lm(run: Path, rounds: int, split: str, data_dir: Path | None, as_json: bool) -> None:
-    from g2lstm.bench import infer_lm
-    from g2lstm.bench.infer import CONTESTANTS
+    from g2lstm.lab.bench import infer_lm
+    from g2lstm.lab.bench.infer import CONTESTANTS
 
     with Progress(*progress_columns(), console=error_console(), transient=True) as progress:
         bar = progress.add_task("reading", total=len(CONTESTANTS))
@@ -163,7 +163,7 @@ def _infer_lm(run: Path, rounds: int, split: str, data_dir: Path | None, as_json
 
 
 def _infer_mt(run: Path, rounds: int, split: str, data_dir: Path | None, as_json: bool) -> None:
-    from g2lstm.bench import infer_mt
+    from g2lstm.lab.bench import infer_mt
 
     rows = list(infer_mt.measure(run, rounds, data_dir, split))
     threads = torch.get_num_threads()
@@ -183,8 +183,8 @@ def _infer_mt(run: Path, rounds: int, split: str, data_dir: Path | None, as_json
 
 
 def _infer_stacks(rounds: int, as_json: bool) -> None:
-    from g2lstm.bench import infer as infer_bench
     from g2lstm.compression.kernel import find
+    from g2lstm.lab.bench import infer as infer_bench
 
     with Progress(*progress_columns(), console=error_console(), transient=True) as progress:
         bar = progress.add_task("measuring", total=len(infer_bench.STACKS) * rounds)
@@ -224,7 +224,7 @@ def data(
     as_json: Json = False,
 ) -> None:
     """Time and memory of preparing synthetic texts, large and small, and of training on them."""
-    from g2lstm.bench import data as data_bench
+    from g2lstm.lab.bench import data as data_bench
 
     sizes = [("lm", _parse_size(size)) for size in tokens or []] + [("mt", _parse_size(size)) for size in pairs or []]
     rows = []

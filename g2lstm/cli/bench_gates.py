@@ -23,8 +23,8 @@ def gates(
     as_json: Json = False,
 ) -> None:
     """Recording gates into histograms against the same pass that returns and forgets them; and how memory grows."""
-    from g2lstm.bench.gates import RECIPE, SPLIT, measure
-    from g2lstm.inspect.counting import find
+    from g2lstm.lab.bench.gates import RECIPE, SPLIT, measure
+    from g2lstm.look.counting import find
 
     found = measure(run, samples, rounds, data_dir)
     threads, kernel = torch.get_num_threads(), find().description

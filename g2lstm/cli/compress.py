@@ -17,7 +17,7 @@ from g2lstm.compression.spec import PRESETS
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
-    from g2lstm.bench.compression import Scoring, Trained
+    from g2lstm.lab.bench.compression import Scoring, Trained
 
 _UNKNOWN = "-"  # shown for what was not measured
 HELP = "\n\n".join(
@@ -63,7 +63,7 @@ def compress(
         raise G2Error(f"--no-score and {'--sweep' if sweep else '--cache'} contradict each other; leave one out")
     parsed = None if spec is None else Spec.parse(spec)
 
-    from g2lstm.bench.compression import Scoring, check_scoring, compress_run
+    from g2lstm.lab.bench.compression import Scoring, check_scoring, compress_run
     from g2lstm.runs.compressed import check_compressible, default_folder
     from g2lstm.runs.directory import RunDirectory
     from g2lstm.runs.trained import load
@@ -86,8 +86,8 @@ def compress(
 
 
 def _sweep(trained: "Trained", folder: Path, scoring: "Scoring", as_json: bool) -> None:
-    from g2lstm.bench.curve import PAGE, PICTURE, check_pictures, draw
-    from g2lstm.bench.sweep import Sweep
+    from g2lstm.lab.bench.curve import PAGE, PICTURE, check_pictures, draw
+    from g2lstm.lab.bench.sweep import Sweep
 
     check_pictures()
     sweep = Sweep(trained, folder, scoring)

@@ -7,8 +7,8 @@ from rich.table import Table
 
 from g2lstm.cli.options import DataDir
 from g2lstm.cli.output import console
-from g2lstm.data.registry import fetch, folder_of
-from g2lstm.data.sets import DATA_SETS
+from g2lstm.text.registry import fetch, folder_of
+from g2lstm.text.sets import DATA_SETS
 
 app = typer.Typer(help="List, fetch and find the named data sets.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="Of a data set; `g2lstm data list` shows them.")]

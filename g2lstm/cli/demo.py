@@ -18,8 +18,8 @@ from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
     from g2lstm.compression.spec import Spec
-    from g2lstm.study.plan import Study
-    from g2lstm.study.table import Table as Found
+    from g2lstm.lab.study.plan import Study
+    from g2lstm.lab.study.table import Table as Found
 
 PRESET = "small"
 _LONGEST = 2**24  # bytes of the files of numbers that it reads again
@@ -44,10 +44,10 @@ def demo(
     Each is scored, compressed by the paper's settings and by the preset `small`, and its gates are counted. All of it
     takes five minutes at most on two cores. It can be stopped; called again, it goes on, and finds what is done.
     """
-    from g2lstm.inspect.report import check_out
+    from g2lstm.lab.study.demo import demo as plan
+    from g2lstm.lab.study.runner import jobs_of
+    from g2lstm.look.report import check_out
     from g2lstm.runs.compressed import default_folder
-    from g2lstm.study.demo import demo as plan
-    from g2lstm.study.runner import jobs_of
 
     report = out / "report.html"
     check_out(report)
@@ -87,9 +87,9 @@ def demo(
 
 def _look(runs: Sequence[Path], report: Path, is_done: bool) -> None:
     """Compresses the runs by the preset, counts their gates, and writes the report; what is there is left."""
-    from g2lstm.bench.compression import Scoring, compress_run
     from g2lstm.compression.spec import Spec
-    from g2lstm.inspect.report import write_report
+    from g2lstm.lab.bench.compression import Scoring, compress_run
+    from g2lstm.look.report import write_report
     from g2lstm.runs.compressed import default_folder
     from g2lstm.runs.trained import load
 
@@ -109,11 +109,11 @@ def _look(runs: Sequence[Path], report: Path, is_done: bool) -> None:
 
 def _check_small(folder: Path, spec: "Spec", run: Path) -> None:
     """Raises unless this compressed run is what the demo would make of the run."""
-    from g2lstm.data.bounded import read_json
+    from g2lstm.files import read_json
+    from g2lstm.lab.study.plan import Measurement
+    from g2lstm.lab.study.results import STRANGE, measured, score_of
     from g2lstm.runs.compressed import TABLE
     from g2lstm.runs.directory import RunDirectory
-    from g2lstm.study.plan import Measurement
-    from g2lstm.study.results import STRANGE, measured, score_of
 
     before = measured(run, Measurement())
     assert before is not None, "the study comes first"
@@ -128,10 +128,10 @@ def _check_small(folder: Path, spec: "Spec", run: Path) -> None:
 
 def _count_gates(run: Path, progress: Any) -> None:
     """Unless those of the same weights are there."""
-    from g2lstm.inspect.examine import examine
+    from g2lstm.lab.study.results import read, weights_of
+    from g2lstm.look.examine import examine
     from g2lstm.runs.directory import RunDirectory
     from g2lstm.runs.trained import load
-    from g2lstm.study.results import read, weights_of
 
     file, weights = RunDirectory(run).own("gates") / "gates.json", weights_of(run)
     if not file.is_file() or read(file).get("weights") != weights:
@@ -141,8 +141,8 @@ def _count_gates(run: Path, progress: Any) -> None:
 
 def demo_rows(study: "Study", out: Path) -> "tuple[list[dict[str, Any]], Found]":
     """What the table shows: of each measurement its name, its unit, and the value of each method; and the study's."""
+    from g2lstm.lab.study.table import build
     from g2lstm.runs.compressed import TABLE, default_folder
-    from g2lstm.study.table import build
 
     (plan,) = study.tables
     table = build(plan, study.plans, out)
@@ -168,14 +168,14 @@ def demo_rows(study: "Study", out: Path) -> "tuple[list[dict[str, Any]], Found]"
 
 
 def _row(what: str, unit: str, values: Sequence[float | None]) -> dict[str, Any]:
-    from g2lstm.study.plan import METHODS
+    from g2lstm.lab.study.plan import METHODS
 
     return {"what": what, "unit": unit, **dict(zip(METHODS, values, strict=True))}
 
 
 def _table(rows: Sequence[dict[str, Any]], title: str) -> Table:
-    from g2lstm.study.forms import chance
-    from g2lstm.study.plan import METHODS
+    from g2lstm.lab.study.forms import chance
+    from g2lstm.lab.study.plan import METHODS
 
     table = Table(title=title, title_justify="left")
     table.add_column("")
@@ -190,7 +190,7 @@ def _table(rows: Sequence[dict[str, Any]], title: str) -> Table:
 
 
 def _shown(value: float | None, unit: str) -> str:
-    from g2lstm.study.table import signed
+    from g2lstm.lab.study.table import signed
 
     if value is None:
         return "-"
@@ -201,7 +201,7 @@ def _shown(value: float | None, unit: str) -> str:
 
 
 def _write(path: Path, values: dict[str, Any]) -> None:
-    from g2lstm.data.cache import write_atomically
+    from g2lstm.files import write_atomically
 
     with write_atomically(path) as file:
         file.write(json.dumps(values, ensure_ascii=False, indent=1).encode())

@@ -34,9 +34,9 @@ def evaluate(
 
     Examples: `g2lstm eval runs/ptb-small --split test --cache`, `g2lstm eval runs/multi30k-small --split test`
     """
-    from g2lstm.runs.language import TrainedLanguageModel
     from g2lstm.runs.scoring import cache_settings, score_language, score_translation
     from g2lstm.runs.trained import load
+    from g2lstm.tasks.lm.trained import TrainedLanguageModel
 
     trained = load(run)
     for_language: dict[str, object] = {"--cache": cache, "--cache-window": cache_window, "--cache-theta": cache_theta}

@@ -22,8 +22,8 @@ def generate(
 
     Example: `g2lstm generate runs/ptb-small --prompt "the company said" --temperature 0.8`
     """
-    from g2lstm.data.tokenize import UNK
     from g2lstm.runs.trained import load_language_model
+    from g2lstm.text.tokenize import UNK
 
     trained = load_language_model(run)
     tokenizer = trained.tokenizer

@@ -9,7 +9,7 @@ from rich.table import Table
 from g2lstm.cli.options import Json
 from g2lstm.cli.output import console
 from g2lstm.compression import kernel
-from g2lstm.inspect import counting
+from g2lstm.look import counting
 from g2lstm.nn.backends import describe
 from g2lstm.version import __version__
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from g2lstm.cli.output import error_console
 from g2lstm.cli.progress import bar
 
-_LOGGER = logging.getLogger("g2lstm.data.parts")
+_LOGGER = logging.getLogger("g2lstm.text.parts")
 
 
 class _Shown(logging.Handler):

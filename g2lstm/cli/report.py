@@ -23,7 +23,7 @@ def report(
 
     Example: `g2lstm report runs/ptb-small runs/ptb-small-sigmoid --out report.html`
     """
-    from g2lstm.inspect.report import write_report
+    from g2lstm.look.report import write_report
 
     def say(message: str) -> None:
         error_console().print(message, highlight=False, markup=False)

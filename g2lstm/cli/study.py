@@ -19,11 +19,11 @@ from g2lstm.cli.output import console, error_console
 from g2lstm.cli.train import BarObserver
 
 if TYPE_CHECKING:
-    from g2lstm.study.plan import Study
-    from g2lstm.study.runner import Job
-    from g2lstm.study.table import Table as Found
+    from g2lstm.lab.study.plan import Study
+    from g2lstm.lab.study.runner import Job
+    from g2lstm.lab.study.table import Table as Found
+    from g2lstm.tasks.task import Validation
     from g2lstm.training.loop import Progress
-    from g2lstm.training.task import Validation
 
 
 class StudyBar:
@@ -110,7 +110,7 @@ def study_bar() -> Bar:
 
 def carry_out(jobs: "list[Job]", out: Path, data_dir: Path | None = None) -> dict[str, str]:
     """Does the jobs under a bar; stopped by Ctrl-C, exits with 130."""
-    from g2lstm.study.runner import carry_out as do
+    from g2lstm.lab.study.runner import carry_out as do
     from g2lstm.training.loop import Interrupted
 
     bar = study_bar()
@@ -150,10 +150,10 @@ def study(
 
     Examples: `g2lstm study table3 --dry-run`, `g2lstm study table3 --seeds 2 --markdown`
     """
-    from g2lstm.study.forms import to_json, to_markdown
-    from g2lstm.study.runner import as_they_are, jobs_of, left_out
-    from g2lstm.study.studies import find_study
-    from g2lstm.study.table import build
+    from g2lstm.lab.study.forms import to_json, to_markdown
+    from g2lstm.lab.study.runner import as_they_are, jobs_of, left_out
+    from g2lstm.lab.study.studies import find_study
+    from g2lstm.lab.study.table import build
 
     chosen = find_study(name, scale, seeds, overrides or ())
     jobs = jobs_of(chosen, out, tuple(only or ()))
@@ -208,7 +208,7 @@ def _repeated(option: str, values: list[str] | None) -> list[str]:
 
 def _draw(study: "Study", out: Path, data_dir: Path | None) -> list[Path]:
     from g2lstm.cli.progress import bar
-    from g2lstm.study.figures import draw_figures
+    from g2lstm.lab.study.figures import draw_figures
 
     with bar() as show:
         return draw_figures(study.plans, out, data_dir, partial(show, "counting gates"))
@@ -216,7 +216,7 @@ def _draw(study: "Study", out: Path, data_dir: Path | None) -> list[Path]:
 
 def show_table(table: "Found") -> None:
     """A table for a terminal, what the differences are worth, and notes."""
-    from g2lstm.study.forms import COMPARISON, HOW, in_words
+    from g2lstm.lab.study.forms import COMPARISON, HOW, in_words
 
     unbounded = Console(width=10_000)
     widths = {turned: unbounded.measure(_cells(table, turned)).maximum for turned in (False, True)}
@@ -272,7 +272,7 @@ def _job_facts(job: "Job") -> dict[str, Any]:
 
 
 def _show_jobs(jobs: "list[Job]", out: Path, as_json: bool) -> None:
-    from g2lstm.study.estimate import HOW
+    from g2lstm.lab.study.estimate import HOW
 
     facts = [_job_facts(job) for job in jobs]
     if as_json:

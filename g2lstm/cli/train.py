@@ -15,8 +15,8 @@ from g2lstm.cli.options import DataDir, Set
 from g2lstm.cli.output import console, error_console
 
 if TYPE_CHECKING:
+    from g2lstm.tasks.task import Validation
     from g2lstm.training.progress import Progress
-    from g2lstm.training.task import Validation
 
 
 _SECONDS_BETWEEN_LINES = 30.0  # in a log, where a bar cannot be drawn
@@ -89,7 +89,7 @@ def train(
 
     Examples: `g2lstm train ptb-small`, `g2lstm train my.toml --set model.method=sigmoid --resume`
     """
-    from g2lstm.config import load_recipe, shipped_recipes
+    from g2lstm.tasks.recipes import load_recipe, shipped_recipes
 
     if recipe == "list":
         for shipped in shipped_recipes():

@@ -13,7 +13,7 @@ from g2lstm.cli.progress import bar
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
-    from g2lstm.runs.translation import Translation
+    from g2lstm.tasks.mt.trained import Translation
 
 
 def translate(

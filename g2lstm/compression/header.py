@@ -15,8 +15,8 @@ from g2lstm.compression.layout import CHUNK, LONGEST_GROUP
 from g2lstm.compression.matrix import HIGHEST_CODE, Dense, Encoded, Grid, GroupInt4, LowRank, RowIntegers, check_step
 from g2lstm.compression.packing import MOST_LEVELS, packed_size
 from g2lstm.compression.spec import Spec
-from g2lstm.data.bounded import parse_json
 from g2lstm.errors import G2Error
+from g2lstm.files import parse_json
 
 ENTRY = "compression"  # of the file's metadata, which is the header
 VERSION = 1  # a reader refuses a newer one

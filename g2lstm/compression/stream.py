@@ -17,11 +17,11 @@ from g2lstm.compression.matrix import Dense, Encoded, Grid, GroupInt4, LowRank, 
 from g2lstm.compression.session import Array, Layer, Session, Softmax, Term
 from g2lstm.compression.table import CompressedTable
 from g2lstm.errors import G2Error
-from g2lstm.lm.model import LanguageModel
 from g2lstm.nn.convert import why_not
 from g2lstm.nn.gate import GateRule
 from g2lstm.nn.lstm import G2LSTM
 from g2lstm.nn.mode import evaluating, lstms
+from g2lstm.tasks.lm.model import LanguageModel
 
 
 class TokenSession:

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from g2lstm.compression.lstm import CompressedLSTM, gate_rows
 from g2lstm.compression.table import CompressedEmbedding
-from g2lstm.lm.model import LanguageModel
-from g2lstm.mt.model import TranslationModel
 from g2lstm.nn.convert import why_not
 from g2lstm.nn.lstm import G2LSTM
+from g2lstm.tasks.lm.model import LanguageModel
+from g2lstm.tasks.mt.model import TranslationModel
 
 GATE_GROUPS = {"i": "gates", "f": "gates", "g": "cell", "o": "cell"}
 SOFTMAX = "softmax_weight"  # of our own models: a parameter of the model itself

@@ -28,10 +28,10 @@ from g2lstm.compression.model import encoded_matrices
 from g2lstm.compression.table import CompressedEmbedding
 from g2lstm.errors import G2Error
 from g2lstm.export.weights import ACCURACY
-from g2lstm.lm.model import LanguageModel
-from g2lstm.mt.model import DecoderState, TranslationModel
 from g2lstm.nn.lstm import G2LSTM
 from g2lstm.nn.mode import lstms
+from g2lstm.tasks.lm.model import LanguageModel
+from g2lstm.tasks.mt.model import DecoderState, TranslationModel
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 Runner = Callable[[Arrays], Arrays]

@@ -6,12 +6,12 @@ from typing import Any
 
 from torch import nn
 
-from g2lstm.data.tokenize import Tokenizer
 from g2lstm.export.graph import Graph
-from g2lstm.lm.model import LanguageModel
-from g2lstm.mt.model import TranslationModel
-from g2lstm.runs.language import TrainedLanguageModel
-from g2lstm.runs.translation import SOURCE_TOKENIZER, TARGET_TOKENIZER, TrainedTranslationModel
+from g2lstm.tasks.lm.model import LanguageModel
+from g2lstm.tasks.lm.trained import TrainedLanguageModel
+from g2lstm.tasks.mt.model import TranslationModel
+from g2lstm.tasks.mt.trained import SOURCE_TOKENIZER, TARGET_TOKENIZER, TrainedTranslationModel
+from g2lstm.text.tokenize import Tokenizer
 from g2lstm.version import __version__
 
 VERSION = 1  # of the description

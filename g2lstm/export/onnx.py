@@ -16,17 +16,17 @@ import torch
 from torch import nn
 
 from g2lstm.errors import G2Error
-from g2lstm.lm.model import LanguageModel
-from g2lstm.mt.model import TranslationModel
 from g2lstm.nn.checks import checked_option
 from g2lstm.nn.convert import why_not
 from g2lstm.nn.lstm import G2LSTM
 from g2lstm.nn.mode import evaluating, lstms
+from g2lstm.tasks.lm.model import LanguageModel
+from g2lstm.tasks.mt.model import TranslationModel
 
 if TYPE_CHECKING:
     from g2lstm.export.graph import Graph
-    from g2lstm.runs.language import TrainedLanguageModel
-    from g2lstm.runs.translation import TrainedTranslationModel
+    from g2lstm.tasks.lm.trained import TrainedLanguageModel
+    from g2lstm.tasks.mt.trained import TrainedTranslationModel
 
 MOST_BYTES = 2**31 - 2**20  # a file of ONNX's is one message of protobuf, which ends at 2 GiB
 

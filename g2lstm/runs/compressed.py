@@ -14,8 +14,8 @@ from torch import nn
 from g2lstm.compression import storage
 from g2lstm.compression.model import encoded_matrices, install_
 from g2lstm.compression.spec import PRESETS, Spec
-from g2lstm.data.cache import write_atomically
 from g2lstm.errors import G2Error
+from g2lstm.files import write_atomically
 from g2lstm.runs.directory import COMPRESSED, RunDirectory
 from g2lstm.runs.directory import TABLE as TABLE
 

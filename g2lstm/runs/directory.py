@@ -15,14 +15,12 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from g2lstm.compression.header import ENTRY, parse_header, spec_of
-from g2lstm.config import Recipe, load_recipe, recipe_to_toml
-from g2lstm.config.load import TASKS, read_tables, task_of
-from g2lstm.config.sealed import seal
-from g2lstm.config.write import tables_hash
-from g2lstm.data.bounded import parse_json, read_bounded, read_json
-from g2lstm.data.cache import write_atomically
-from g2lstm.data.tokenize import Tokenizer
 from g2lstm.errors import G2Error
+from g2lstm.files import parse_json, read_bounded, read_json, write_atomically
+from g2lstm.recipes.sealed import seal
+from g2lstm.recipes.write import recipe_to_toml, tables_hash
+from g2lstm.tasks.recipes import TASKS, Recipe, load_recipe, read_tables, task_of
+from g2lstm.text.tokenize import Tokenizer
 
 TABLE = "compression.json"  # of a compressed run: what compressing gained and cost
 _LONGEST = 2**28  # bytes of a file for people and programs

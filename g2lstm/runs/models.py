@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from g2lstm.config.lm import LmRecipe
-from g2lstm.config.mt import MtRecipe
-from g2lstm.config.sections import GateSection
-from g2lstm.data.bounded import memory
 from g2lstm.errors import G2Error
-from g2lstm.lm.model import LanguageModel
-from g2lstm.mt.model import TranslationModel
+from g2lstm.files import memory
+from g2lstm.recipes.sections import GateSection
+from g2lstm.tasks.lm.model import LanguageModel
+from g2lstm.tasks.lm.recipe import LmRecipe
+from g2lstm.tasks.mt.model import TranslationModel
+from g2lstm.tasks.mt.recipe import MtRecipe
 
 Model = TypeVar("Model", bound=nn.Module)
 

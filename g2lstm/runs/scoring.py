@@ -6,16 +6,16 @@ from typing import Any, TypeAlias
 
 import torch
 
-from g2lstm.data.text import sha256_of
 from g2lstm.errors import G2Error
-from g2lstm.lm.cache import CacheSettings, cached_perplexity, tune_cache
-from g2lstm.lm.dynamic import DynamicSettings, dynamic_perplexity, gradient_mean_squares
-from g2lstm.lm.evaluate import perplexity
-from g2lstm.mt.bleu import score
 from g2lstm.nn.mode import evaluating, lstms
-from g2lstm.runs.language import TrainedLanguageModel
 from g2lstm.runs.sentences import bleu_by_sentence, nats_by_sentence
-from g2lstm.runs.translation import TrainedTranslationModel
+from g2lstm.tasks.lm.cache import CacheSettings, cached_perplexity, tune_cache
+from g2lstm.tasks.lm.dynamic import DynamicSettings, dynamic_perplexity, gradient_mean_squares
+from g2lstm.tasks.lm.evaluate import perplexity
+from g2lstm.tasks.lm.trained import TrainedLanguageModel
+from g2lstm.tasks.mt.bleu import score
+from g2lstm.tasks.mt.trained import TrainedTranslationModel
+from g2lstm.text.text import sha256_of
 
 Progress: TypeAlias = Callable[[int, int], None]  # tokens or sentences done, and those in all
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from g2lstm.config.mt import BleuSection
+from g2lstm.tasks.mt.recipe import BleuSection
 
 
 def nats_by_sentence(nats: npt.NDArray[np.float64], ends: npt.NDArray[Any]) -> list[list[float]]:

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from g2lstm.compression.header import shown
-from g2lstm.config.lm import LmRecipe
 from g2lstm.errors import G2Error
 from g2lstm.runs.compressed import fill_compressed
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.language import TrainedLanguageModel
 from g2lstm.runs.models import build_language_model, build_translation_model
-from g2lstm.runs.translation import SOURCE_TOKENIZER, TARGET_TOKENIZER, TrainedTranslationModel
+from g2lstm.tasks.lm.recipe import LmRecipe
+from g2lstm.tasks.lm.trained import TrainedLanguageModel
+from g2lstm.tasks.mt.trained import SOURCE_TOKENIZER, TARGET_TOKENIZER, TrainedTranslationModel
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -2,7 +2,7 @@
 
 import math
 
-from g2lstm.config.sections import AdamW, NtAsgd, TrainSection
+from g2lstm.recipes.sections import AdamW, NtAsgd, TrainSection
 from g2lstm.training.optim import one_cycle
 from g2lstm.training.progress import Progress
 

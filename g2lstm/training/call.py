@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from g2lstm.config import load_recipe, parse_recipe
-from g2lstm.runs.language import TrainedLanguageModel
 from g2lstm.runs.trained import load
-from g2lstm.runs.translation import TrainedTranslationModel
+from g2lstm.tasks.lm.trained import TrainedLanguageModel
+from g2lstm.tasks.mt.trained import TrainedTranslationModel
+from g2lstm.tasks.recipes import load_recipe, parse_recipe
 from g2lstm.training import start
 from g2lstm.training.progress import Observer
 

@@ -14,9 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from g2lstm.data.bounded import memory, read_bounded, read_json
-from g2lstm.data.cache import write_atomically
 from g2lstm.errors import G2Error
+from g2lstm.files import memory, read_bounded, read_json, write_atomically
 
 VERSION = 2  # 1 knew one process only, and had no checksum of the JSON
 _LONGEST = 2**26  # bytes of the JSON

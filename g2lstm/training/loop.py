@@ -8,16 +8,16 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from g2lstm.config.sections import TrainSection
 from g2lstm.errors import G2Error
+from g2lstm.recipes.sections import TrainSection
 from g2lstm.runs.directory import RunDirectory
+from g2lstm.tasks.task import Task, Validation
 from g2lstm.training import budget, optim, resume_state, snapshot
 from g2lstm.training.checkpoint import latest_checkpoint, save_checkpoint, write_state
 from g2lstm.training.metrics import Metrics
 from g2lstm.training.processes import of_first, sums
 from g2lstm.training.progress import Interrupted, Observer, Progress
 from g2lstm.training.signals import Signals
-from g2lstm.training.task import Task, Validation
 
 __all__ = ["MOST_SKIPPED", "Interrupted", "Observer", "Progress", "Trainer"]
 

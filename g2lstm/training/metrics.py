@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any
 
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.training.task import Validation
+from g2lstm.tasks.task import Validation
 
 _SECONDS_BETWEEN_LINES = 5.0
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from g2lstm.config.sections import AdaDelta, AdamW, NtAsgd
 from g2lstm.errors import G2Error
+from g2lstm.recipes.sections import AdaDelta, AdamW, NtAsgd
 
 State = dict[str, Any]  # tensors, numbers, strings, lists and dicts of them: nothing that needs pickle
 _REMEMBERED: dict[type, set[str]] = {  # of each parameter

@@ -7,19 +7,21 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
-from g2lstm.config import LmRecipe, MtRecipe, Recipe
-from g2lstm.data.corpus import prepare_stream, prepare_tokenizer
-from g2lstm.data.pairs import mt_files, prepare_pairs, prepare_tokenizers
-from g2lstm.data.registry import lm_files
-from g2lstm.data.tokenize import Tokenizer
 from g2lstm.errors import G2Error
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.models import build_language_model, build_translation_model
 from g2lstm.runs.trained import fill
-from g2lstm.runs.translation import SOURCE_TOKENIZER, TARGET_TOKENIZER
-from g2lstm.training.lm import LanguageModelTask
-from g2lstm.training.mt import TranslationTask
-from g2lstm.training.task import Task
+from g2lstm.tasks.lm.recipe import LmRecipe
+from g2lstm.tasks.lm.training import LanguageModelTask
+from g2lstm.tasks.mt.recipe import MtRecipe
+from g2lstm.tasks.mt.trained import SOURCE_TOKENIZER, TARGET_TOKENIZER
+from g2lstm.tasks.mt.training import TranslationTask
+from g2lstm.tasks.recipes import Recipe
+from g2lstm.tasks.task import Task
+from g2lstm.text.corpus import prepare_stream, prepare_tokenizer
+from g2lstm.text.pairs import mt_files, prepare_pairs, prepare_tokenizers
+from g2lstm.text.registry import lm_files
+from g2lstm.text.tokenize import Tokenizer
 
 
 class Prepared(NamedTuple):

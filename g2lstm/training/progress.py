@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from g2lstm.training.task import Validation
+from g2lstm.tasks.task import Validation
 
 
 @dataclass

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import nn
 
-from g2lstm.config.sections import TrainSection
 from g2lstm.errors import G2Error
+from g2lstm.recipes.sections import TrainSection
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.training.progress import Progress
 

@@ -7,9 +7,9 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from g2lstm.tasks.task import Task
 from g2lstm.training import optim
 from g2lstm.training.processes import gathered, noise_seed
-from g2lstm.training.task import Task
 
 
 class Parts(NamedTuple):

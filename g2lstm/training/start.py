@@ -13,16 +13,16 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import InitProcessGroupKwargs
 
-from g2lstm.config import Recipe
-from g2lstm.data.cache import is_disk_full
 from g2lstm.errors import G2Error
+from g2lstm.files import is_disk_full
 from g2lstm.runs.directory import RunDirectory
+from g2lstm.tasks.recipes import Recipe
+from g2lstm.tasks.task import Validation
 from g2lstm.training.loop import Trainer
 from g2lstm.training.prepare import prepare
 from g2lstm.training.processes import deaths_told, noise_seed
 from g2lstm.training.progress import Observer, Progress
 from g2lstm.training.rendezvous import init_method
-from g2lstm.training.task import Validation
 
 _PATIENCE = timedelta(hours=2)  # of processes that wait for the first, which prepares the data
 _ONE_AT_A_TIME = threading.Lock()

@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from g2lstm.data.bounded import parse_json, read_bounded
 from g2lstm.errors import G2Error
-from g2lstm.inspect.reading import Reading, read_sentence
-from g2lstm.inspect.runs import count_some, example_sentences
+from g2lstm.files import parse_json, read_bounded
+from g2lstm.look.reading import Reading, read_sentence
+from g2lstm.look.runs import count_some, example_sentences
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.language import TrainedLanguageModel
 from g2lstm.runs.trained import load
-from g2lstm.runs.translation import TrainedTranslationModel
+from g2lstm.tasks.lm.trained import TrainedLanguageModel
+from g2lstm.tasks.mt.trained import TrainedTranslationModel
 
 MAX_WAITING = 200  # requests; more are told to come back
 CACHE_BYTES = 16 * 2**20  # some forty sentences of thirty words on a small model

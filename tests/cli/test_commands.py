@@ -9,8 +9,8 @@ import pytest
 
 from g2lstm import G2Error
 from g2lstm.__main__ import main as load_and_run
-from g2lstm.bench import layer
-from g2lstm.data import parts
+from g2lstm.lab.bench import layer
+from g2lstm.text import parts
 from tests.cli.command import run
 
 

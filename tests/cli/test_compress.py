@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from g2lstm.bench import compression, curve
-from g2lstm.bench.curve import spread
 from g2lstm.cli.compress import HELP
 from g2lstm.cli.main import main
 from g2lstm.compression.spec import PRESETS
+from g2lstm.lab.bench import compression, curve
+from g2lstm.lab.bench.curve import spread
 from tests.runs.toys import language_run, translation_run
 
 SPEC = "gates=round:0.2,clip:0.4; cell=int8; embedding=int8"
@@ -222,7 +222,7 @@ def test_a_sweep_goes_on_where_it_was_stopped(call, run, monkeypatch):
         return real(trained, compressed, *arguments, **options)
 
     stopped = []
-    monkeypatch.setattr("g2lstm.bench.sweep.measure", counting)
+    monkeypatch.setattr("g2lstm.lab.bench.sweep.measure", counting)
     assert call("compress", run, "--sweep")[0] == 130
     kept = json.loads((run / "sweep" / "sweep.json").read_text())
     assert len(kept["points"]) == 3

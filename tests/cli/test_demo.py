@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from g2lstm import load
 from g2lstm.cli.main import app
+from g2lstm.lab.study.forms import chance
+from g2lstm.lab.study.table import signed
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.study.forms import chance
-from g2lstm.study.table import signed
-from tests.study.toys import change_weights, of_language, write_text
+from tests.lab.study.toys import change_weights, of_language, write_text
 
 RUNS = {"sigmoid": "lstm", "sharpened": "sharpened", "gumbel": "g2"}
 

@@ -8,10 +8,10 @@ import torch
 
 import g2lstm
 from g2lstm.cli.main import main
-from g2lstm.inspect import record_split
-from g2lstm.inspect.boundaries import boundary_auc
+from g2lstm.look import record_split
+from g2lstm.look.boundaries import boundary_auc
 from g2lstm.runs.directory import RunDirectory
-from tests.inspect.toys import grammar_run, language_run, translation_run
+from tests.look.toys import grammar_run, language_run, translation_run
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from g2lstm.cli import study
 from g2lstm.cli.main import app
 from g2lstm.cli.study import StudyBar, duration
-from g2lstm.study.table import Cell
-from g2lstm.study.table import Table as Found
-from tests.study.toys import change_weights, of_language, of_translation, write_pairs, write_text
+from g2lstm.lab.study.table import Cell
+from g2lstm.lab.study.table import Table as Found
+from tests.lab.study.toys import change_weights, of_language, of_translation, write_pairs, write_text
 
 
 @pytest.fixture(scope="module")

@@ -17,12 +17,12 @@ from g2lstm.compression.model import encoded_matrices, group_of, install_
 from g2lstm.compression.reader import Reader
 from g2lstm.compression.spec import Spec
 from g2lstm.compression.table import CompressedEmbedding, CompressedLinear
-from g2lstm.lm.evaluate import perplexity
-from g2lstm.lm.generate import generate
-from g2lstm.lm.model import LanguageModel
-from g2lstm.mt.model import TranslationModel
-from g2lstm.mt.translate import translate
 from g2lstm.nn.mode import evaluating
+from g2lstm.tasks.lm.evaluate import perplexity
+from g2lstm.tasks.lm.generate import generate
+from g2lstm.tasks.lm.model import LanguageModel
+from g2lstm.tasks.mt.model import TranslationModel
+from g2lstm.tasks.mt.translate import translate
 from tests.compression.twins import exact, twin_of
 
 SPECS = [

@@ -15,8 +15,8 @@ from g2lstm.compression.model import compress
 from g2lstm.compression.session import PlainSession, Softmax
 from g2lstm.compression.stream import Rows, TokenSession, can_replace, stream
 from g2lstm.errors import G2Error
-from g2lstm.lm.model import LanguageModel
 from g2lstm.nn.mode import evaluating
+from g2lstm.tasks.lm.model import LanguageModel
 from tests.compression.stacks import FACTORS, FORMS, exact_steps, matrix
 
 DENSE = {"atol": 3e-6, "rtol": 0}  # float32, sums in another order

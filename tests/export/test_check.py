@@ -15,9 +15,9 @@ from g2lstm.export import check as checking
 from g2lstm.export import lstm, models
 from g2lstm.export.check import check
 from g2lstm.export.onnx import export_onnx
-from g2lstm.lm.model import LanguageModel
-from g2lstm.mt.model import TranslationModel
 from g2lstm.nn.mode import evaluating
+from g2lstm.tasks.lm.model import LanguageModel
+from g2lstm.tasks.mt.model import TranslationModel
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import torch
 
 import g2lstm
 from g2lstm.compression.model import compress
-from g2lstm.data.tokenize import Tokenizer
 from g2lstm.errors import G2Error
 from g2lstm.export import onnx as exporting
 from g2lstm.export.onnx import export_onnx
+from g2lstm.text.tokenize import Tokenizer
 from tests.export.trained import language_run, translation_run
 
 

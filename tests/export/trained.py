@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 
-from g2lstm.config import load_recipe
-from g2lstm.data.tokenize import Tokenizer, train_word_tokenizer
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.models import build_language_model, build_translation_model
+from g2lstm.tasks.recipes import load_recipe
+from g2lstm.text.tokenize import Tokenizer, train_word_tokenizer
 
 WORDS = ["a b c d e f g h i j k l m n o p q r s t u", "der mann die frau schläft liest das buch"]
 

@@ -14,13 +14,13 @@ from g2lstm.compression.measure import group_sizes
 from g2lstm.compression.model import compress, encoded_matrices
 from g2lstm.compression.reader import Reader
 from g2lstm.compression.spec import Spec
-from g2lstm.config import load_recipe, parse_recipe
-from g2lstm.inspect.scores import score_by_gate
+from g2lstm.look.scores import score_by_gate
 from g2lstm.runs import directory
 from g2lstm.runs.compressed import check_compressible, default_folder, new_folder, write_run
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.scoring import score_language, score_translation
 from g2lstm.runs.trained import load
+from g2lstm.tasks.recipes import load_recipe, parse_recipe
 from g2lstm.training.prepare import prepare
 from g2lstm.training.start import Silent, train
 from tests.runs.toys import language_run, translation_run

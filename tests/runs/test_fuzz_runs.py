@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 
 from g2lstm import G2Error
 from g2lstm.compression import storage
-from g2lstm.config import load_recipe
 from g2lstm.runs.compressed import new_folder, write_run
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load
+from g2lstm.tasks.recipes import load_recipe
 from tests.cli.command import run as command
 from tests.fuzz import LONG, SHORT, damaged
 from tests.runs.test_compressed import compressed_run

@@ -4,8 +4,8 @@ import random
 
 from accelerate import Accelerator
 
-from g2lstm.config import parse_recipe
 from g2lstm.runs.directory import RunDirectory
+from g2lstm.tasks.recipes import parse_recipe
 from g2lstm.training.prepare import prepare
 
 

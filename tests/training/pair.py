@@ -9,9 +9,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from g2lstm.config import parse_recipe
+from g2lstm.tasks.lm.training import LanguageModelTask
+from g2lstm.tasks.recipes import parse_recipe
 from g2lstm.training import loop, start
-from g2lstm.training.lm import LanguageModelTask
 from g2lstm.training.start import Silent, train
 
 QUIET = {"method": "sigmoid", "weight_dropout": 0.0}

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from g2lstm.config import load_recipe
-from g2lstm.data.pairs import mt_files
+from g2lstm.tasks.recipes import load_recipe
+from g2lstm.text.pairs import mt_files
 from g2lstm.training.start import train
 from tests.training.pair import Curve
 

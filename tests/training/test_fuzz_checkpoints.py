@@ -18,7 +18,8 @@ from g2lstm.training.loop import Interrupted
 from g2lstm.training.optim import load_optimizer_state, optimizer_state
 from g2lstm.training.progress import Progress
 from tests.fuzz import LONG, SHORT, changed
-from tests.training import test_loop, test_mt
+from tests.tasks.mt import test_training as test_mt
+from tests.training import test_loop
 from tests.training.observers import Silent
 
 OPTIMIZERS = {"adamw": test_loop.ADAMW, "ntasgd": test_loop.NTASGD, "adadelta": test_mt.ADADELTA}

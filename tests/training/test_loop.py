@@ -10,14 +10,15 @@ from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 
 from g2lstm import G2Error
-from g2lstm.config import parse_recipe, recipe_hash
-from g2lstm.data.corpus import prepare_stream, prepare_tokenizer
+from g2lstm.recipes.write import recipe_hash
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.models import build_language_model
+from g2lstm.tasks.lm.training import LanguageModelTask
+from g2lstm.tasks.recipes import parse_recipe
+from g2lstm.text.corpus import prepare_stream, prepare_tokenizer
 from g2lstm.training import snapshot
 from g2lstm.training.budget import fitted_epochs
 from g2lstm.training.checkpoint import load_checkpoint
-from g2lstm.training.lm import LanguageModelTask
 from g2lstm.training.loop import Interrupted, Trainer
 from tests.training.observers import Silent
 

@@ -6,7 +6,7 @@ import torch
 from g2lstm import G2Error
 from g2lstm.training.checkpoint import load_checkpoint
 from g2lstm.training.loop import MOST_SKIPPED
-from tests.training import test_mt
+from tests.tasks.mt import test_training as test_mt
 from tests.training.observers import Silent
 from tests.training.test_loop import spoil, weights
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from g2lstm.config import parse_recipe
+from g2lstm.tasks.recipes import parse_recipe
 from g2lstm.training.prepare import prepare
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from torch.distributed.run import get_args_parser
 
-from g2lstm.config import load_recipe
 from g2lstm.runs.models import build_translation_model
+from g2lstm.tasks.recipes import load_recipe
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs/scaling.md").read_text()

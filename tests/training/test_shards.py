@@ -5,10 +5,10 @@ import torch
 from accelerate import Accelerator
 
 from g2lstm import G2Error
-from g2lstm.data.corpus import prepare_stream, prepare_tokenizer
-from g2lstm.data.windows import Columns
 from g2lstm.nn.draw import draw_noise
-from g2lstm.training.mt import TranslationTask
+from g2lstm.tasks.mt.training import TranslationTask
+from g2lstm.text.corpus import prepare_stream, prepare_tokenizer
+from g2lstm.text.windows import Columns
 from g2lstm.training.prepare import prepare
 from g2lstm.training.processes import noise_seed
 from tests.training import pair

@@ -10,8 +10,8 @@ import torch
 from accelerate import Accelerator
 
 from g2lstm import G2Error, load
-from g2lstm.config import parse_recipe
 from g2lstm.runs.directory import RunDirectory
+from g2lstm.tasks.recipes import parse_recipe
 from g2lstm.training.checkpoint import latest_checkpoint
 from g2lstm.training.loop import Interrupted
 from g2lstm.training.prepare import prepare

@@ -7,8 +7,8 @@ import warnings
 
 import pytest
 
-from g2lstm.inspect.runs import named_runs
-from tests.inspect.toys import language_run, translation_run
+from g2lstm.look.runs import named_runs
+from tests.look.toys import language_run, translation_run
 
 BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 

@@ -20,7 +20,7 @@ LATIN = st.text(st.characters(min_codepoint=1, max_codepoint=255, exclude_charac
 def client(paths):
     from starlette.testclient import TestClient
 
-    from g2lstm.inspect.runs import named_runs
+    from g2lstm.look.runs import named_runs
     from g2lstm.view.run import ViewedRun
     from g2lstm.view.server import create_app
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from g2lstm.inspect.report import write_report
+from g2lstm.look.report import write_report
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -141,7 +141,7 @@ def test_histograms_are_counted_here_or_come_from_the_file(client, paths, tmp_pa
 
 
 def test_without_the_text_the_page_is_told_the_command(client, monkeypatch):
-    monkeypatch.setattr("g2lstm.inspect.runs.validation_file", lambda *_: None)
+    monkeypatch.setattr("g2lstm.look.runs.validation_file", lambda *_: None)
     answer = client.post("/api/histograms", json={"run": "lstm"}).json()
     assert answer["command"].startswith("g2lstm gates ")
 

@@ -1,0 +1,1 @@
+"""The laboratory: studies and benchmarks. Nothing imports it but the command line."""

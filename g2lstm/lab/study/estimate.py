@@ -1,0 +1,92 @@
+"""How long a run will take and how much memory it needs, roughly, before it is begun."""
+
+from dataclasses import dataclass
+
+import torch
+
+from g2lstm.recipes.sections import NtAsgd
+from g2lstm.runs.models import build_language_model, build_translation_model
+from g2lstm.tasks.lm.recipe import LmRecipe
+from g2lstm.tasks.recipes import Recipe
+
+HOW = (
+    "Times are those of all epochs on the whole data set, at 6 operations for each weight and token and 75 GFLOP/s a "
+    "thread (ptb-small on two cores of a Xeon with AVX-512), but train.minutes at most; what has been begun is counted "
+    "whole; a GPU is far quicker. Memory is that of weights, gradients, the optimizer, checkpoints and the layers' "
+    "outputs, and 400 MB for the libraries."
+)
+_OPERATIONS = 6  # a multiplication and an addition, forward once and backward twice
+_PER_THREAD = 75e9  # operations a second
+_LIBRARIES = 400e6  # bytes
+# Weights, gradients, what the optimizer keeps and needs for a step, a checkpoint that is being written: by the peak of
+# the resident memory of `embedded` with 256 to 1,536 hidden units, and of `ptb-small`.
+_COPIES, _COPIES_OF_ASGD = 10, 4
+_OUTPUTS = 10  # numbers that a layer keeps for each unit and step until its backward pass
+
+
+@dataclass(frozen=True)
+class _Size:
+    train: int  # tokens, of a pair both sides together
+    test: int
+    vocabulary: int  # of words; that of sub-words is in the recipe
+    length: int = 0  # tokens of a sentence
+
+
+_SIZES = {
+    "embedded": _Size(44_000, 4_400, 2_500),
+    "ptb": _Size(929_589, 82_430, 10_000),
+    "wikitext-2": _Size(2_088_628, 245_569, 33_278),
+    "embedded-mt": _Size(400_000, 20_000, 500, 10),
+    "multi30k-de-en": _Size(800_000, 27_000, 6_000, 14),
+    "iwslt14-de-en": _Size(7_000_000, 310_000, 25_000, 23),
+    "wmt14-en-de": _Size(260_000_000, 160_000, 30_000, 29),
+}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run costs."""
+
+    train_seconds: float
+    measure_seconds: float  # of each measurement
+    bytes: float
+
+
+def estimate(recipe: Recipe) -> Estimate | None:
+    """What a run of this recipe costs; None for text that nothing is known of."""
+    size = _SIZES.get(recipe.data.name or "")
+    if size is None:
+        return None
+    used, weights, units = _counts(recipe, size)
+    speed = _PER_THREAD * torch.get_num_threads() / (_OPERATIONS * used)  # tokens a second
+    train = recipe.train
+    by_epochs = None if train.epochs is None else train.epochs * size.train / speed
+    by_minutes = None if train.minutes is None else 60.0 * train.minutes
+    seconds = min(value for value in (by_epochs, by_minutes) if value is not None)
+    copies = _COPIES_OF_ASGD if isinstance(train.optimizer, NtAsgd) else _COPIES
+    batch = _batch_tokens(recipe, size)
+    return Estimate(seconds, size.test / speed, _LIBRARIES + 4 * (copies * weights + _OUTPUTS * units * batch))
+
+
+def _counts(recipe: Recipe, size: _Size) -> tuple[int, int, int]:
+    """Weights that each token is multiplied with, all weights, and the units of all layers."""
+    words = recipe.data.vocabulary or size.vocabulary
+    with torch.device("meta"):
+        if isinstance(recipe, LmRecipe):
+            model: torch.nn.Module = build_language_model(recipe, words)
+            lookup = 0 if recipe.model.tied else words * recipe.model.embedding
+            layers = recipe.model.layers
+        else:
+            model = build_translation_model(recipe, words, words)
+            lookup = words * recipe.model.embedding
+            layers = recipe.model.layers + (recipe.model.decoder_layers or recipe.model.layers)
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    # Of a pair, each half is read by one half of the model.
+    used = weights - lookup if isinstance(recipe, LmRecipe) else (weights - lookup) // 2
+    return used, weights, layers * recipe.model.hidden
+
+
+def _batch_tokens(recipe: Recipe, size: _Size) -> int:
+    if isinstance(recipe, LmRecipe):
+        return recipe.train.batch_size * recipe.train.bptt
+    return recipe.train.batch_tokens or 2 * size.length * (recipe.train.batch_size or 1)

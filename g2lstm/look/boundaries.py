@@ -1,0 +1,108 @@
+"""Whether a low forget gate marks the beginning of a clause: in the embedded German, whose clauses are known."""
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from g2lstm.look.mode import in_mode
+from g2lstm.look.places import Place, places
+from g2lstm.look.record import Trained
+from g2lstm.nn.record import record_gates
+from g2lstm.tasks.lm.trained import TrainedLanguageModel
+from g2lstm.tasks.mt.trained import TrainedTranslationModel
+from g2lstm.text.grammar import GrammarPair, grammar_pairs
+from g2lstm.text.shown import begins_word
+from g2lstm.text.tokenize import Tokenizer
+
+_BATCH = 64
+
+Floats = npt.NDArray[np.floating]
+
+
+def knows_boundaries(trained: Trained) -> bool:
+    """Whether the clauses of the model's source are known: those of the embedded German are."""
+    if isinstance(trained, TrainedLanguageModel):
+        return False
+    return trained.recipe.data.name == "embedded-mt" and trained.recipe.data.source == "de"
+
+
+def boundary_auc(
+    trained: TrainedTranslationModel,
+    split: str = "valid",
+    *,
+    samples: int = 10_000,
+    eval_gate: str | None = None,
+    training: bool = False,
+    seed: int = 0,
+) -> list[dict[str, Any]]:
+    """For each layer and direction of the encoder, how well a low mean forget gate tells a new clause from the rest.
+
+    That is the probability that the gate is lower at a boundary than at another word of the split, both drawn at
+    random: 1 if it always is, 0.5 if it tells nothing. A boundary is a clause's first word ("first_word"), or the comma
+    before it ("comma"). Where no sentence has one, there is nothing to tell.
+
+    Args:
+        trained: a model for which `knows_boundaries`.
+        split: of the embedded pairs.
+        samples: sentences at most, from the beginning.
+        eval_gate: "soft", "tempered" or "hard"; None for the model's own.
+        training: as in training, with noise.
+        seed: of noise and dropout.
+    """
+    pairs = grammar_pairs(split)[:samples]
+    if not any(pair.boundaries for pair in pairs):
+        return []
+    model = trained.model
+    modules = dict(model.named_modules())
+    found: dict[Place, list[Floats]] = defaultdict(list)  # of each sentence, the mean at each word
+    with in_mode(model, eval_gate=eval_gate, training=training, seed=seed), record_gates(model) as record:
+        for start in range(0, len(pairs), _BATCH):
+            sources = [trained.source.encode(pair.source) for pair in pairs[start : start + _BATCH]]
+            ids = [torch.tensor([*source, trained.source.eos_id]) for source in sources]
+            lengths = torch.tensor([len(each) for each in ids])
+            starts = [_word_starts(trained.source, source) for source in sources]
+            model.encode(pad_sequence(ids).to(model.softmax_bias.device), lengths)
+            for name, calls in record.items():
+                for gates in calls:
+                    for place, forget in zip(places(name, modules[name]), gates.forget, strict=True):
+                        means = forget.mean(-1).t().cpu().numpy()
+                        found[place] += [row[words] for row, words in zip(means, starts, strict=True)]
+                calls.clear()
+    return [
+        {
+            "name": place.name,
+            "direction": place.direction,
+            "title": place.title,
+            "auc": {"first_word": _auc(means, pairs, 0), "comma": _auc(means, pairs, -1)},
+        }
+        for place, means in found.items()
+    ]
+
+
+def area_under_curve(lower: Floats, higher: Floats) -> float:
+    """The probability that one of `lower` is below one of `higher`; equal ones count as half."""
+    ordered = np.sort(higher)
+    above = len(ordered) - np.searchsorted(ordered, lower, side="right")
+    equal = np.searchsorted(ordered, lower, side="right") - np.searchsorted(ordered, lower, side="left")
+    return float((above + equal / 2).sum() / (len(lower) * len(higher)))
+
+
+def _auc(means: list[Floats], pairs: list[GrammarPair], shift: int) -> float:
+    is_boundary = []
+    for mean, pair in zip(means, pairs, strict=True):
+        marks = np.zeros(len(mean), dtype=bool)
+        marks[[place + shift for place in pair.boundaries]] = True
+        is_boundary.append(marks)
+    values, marks = np.concatenate(means), np.concatenate(is_boundary)
+    return area_under_curve(values[marks], values[~marks])
+
+
+def _word_starts(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
+    """Where the words of a sentence begin among its tokens."""
+    if tokenizer.kind == "word":
+        return list(range(len(ids)))
+    return [place for place, token in enumerate(ids) if begins_word(tokenizer.token_of(token))]

@@ -1,0 +1,105 @@
+"""`examine`: all that can be told about the gates of a trained model, as plain data."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from g2lstm.errors import G2Error
+from g2lstm.look.boundaries import boundary_auc, knows_boundaries
+from g2lstm.look.reading import GATES, Reading, read_sentence
+from g2lstm.look.record import Progress, Trained, record_reading, record_split
+from g2lstm.look.scores import score_by_gate
+from g2lstm.tasks.mt.trained import TrainedTranslationModel
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Of one run.
+
+    Attributes:
+        numbers: everything that goes into gates.json, as plain data.
+        metrics: the lines of its metrics.jsonl.
+        reading: of the text, if one was given.
+    """
+
+    numbers: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    reading: Reading | None = None
+
+
+def examine(
+    trained: Trained,
+    name: str,
+    *,
+    split: str | None = "valid",
+    samples: int = 10_000,
+    text: str | None = None,
+    target: str | None = None,
+    eval_gate: str | None = None,
+    training: bool = False,
+    seed: int = 0,
+    hard_score: bool = False,
+    data_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> Findings:
+    """Counts the gates of a trained model over a split of its own data, and looks at a text.
+
+    Args:
+        trained: the model and its tokenizers.
+        name: of the run, for people.
+        split: "train", "valid" or "test"; None to count the gates of the text alone.
+        samples: windows of text or sentence pairs at most.
+        text: a sentence to look at.
+        target: its translation, which the decoder reads instead of its own.
+        eval_gate: "soft", "tempered" or "hard"; None for the model's own.
+        training: as in training, with noise.
+        seed: of noise, dropout, and which pairs.
+        hard_score: score the split with hard and with soft gates.
+        data_dir: where the named data sets are.
+        progress: called with what is done of one of the steps, and what there is in all.
+    """
+    mode: dict[str, Any] = {"eval_gate": eval_gate, "training": training, "seed": seed}
+    reading = None if text is None else read_sentence(trained, text, target=target, **mode)
+    if split is not None:
+        recording = record_split(trained, split, samples=samples, data_dir=data_dir, progress=progress, **mode)
+    elif reading is not None and not hard_score:
+        recording = record_reading(trained, reading)
+    else:
+        raise G2Error("without a split a text is looked at alone: give a text, and ask for no score")
+    numbers: dict[str, Any] = {
+        "run": name,
+        "task": trained.recipe.task,
+        "method": trained.recipe.model.method,
+        "mode": recording.mode,
+        "training": training,
+        "data": recording.data,
+        "layers": recording.statistics.summary(),
+    }
+    if split is not None and hard_score:
+        numbers["scores"] = score_by_gate(trained, split, samples=samples, data_dir=data_dir, progress=progress)
+    if split is not None and isinstance(trained, TrainedTranslationModel) and knows_boundaries(trained):
+        numbers["boundaries"] = boundary_auc(trained, split, samples=samples, **mode)
+    if reading is not None:
+        numbers["text"] = _sentence(reading)
+    return Findings(numbers, trained.run.metrics(), reading)
+
+
+def _sentence(reading: Reading) -> dict[str, Any]:
+    """A reading as plain data: of the gates, the means over units at each token."""
+    numbers: dict[str, Any] = {"tokens": reading.tokens, "unknown": reading.unknown}
+    numbers["layers"] = [
+        {
+            "name": layer.name,
+            "direction": layer.direction,
+            "title": layer.title,
+            "side": layer.side,
+            "means": {gate: getattr(layer, gate).mean(1).tolist() for gate in GATES},
+        }
+        for layer in reading.layers
+    ]
+    if "text" in reading.tokens:
+        return {**numbers, "next_words": reading.next_words}
+    if reading.attention is None:  # the translation was given
+        return numbers
+    translated = {"translation": reading.translation, "produced": reading.produced}
+    return {**numbers, **translated, "attention": reading.attention.tolist()}

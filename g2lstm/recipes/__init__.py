@@ -1,0 +1,1 @@
+"""Recipes: everything a training run needs to know, as checked data."""

@@ -1,0 +1,1 @@
+"""The tasks: language modeling and translation."""

@@ -1,0 +1,217 @@
+"""The continuous cache pointer (Grave et al., 2017): words that followed a similar state lately are likely again.
+
+p = (1 - λ) p_model + λ p_cache, with p_cache(w) proportional to the sum of exp(θ h_t · h_i) over those of the last
+`window` steps i < t whose next token was w. Only the probability of the token that did come next is ever needed.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from g2lstm.errors import G2Error
+from g2lstm.tasks.lm.evaluate import Progress, Score, Tokens, read, score
+from g2lstm.tasks.lm.model import LanguageModel
+
+_ROWS = 128  # predictions at a time: their scores against the window stay in the processor's cache
+_WINDOWS = (100, 200, 500, 1000, 2000, 4000)
+_THETAS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5)
+
+
+@dataclass(frozen=True)
+class CacheSettings:
+    """How a cache works.
+
+    Attributes:
+        window: how many steps back it sees.
+        theta: θ, how sharply it prefers similar states; near 0 it only counts the words in the window.
+        share: λ, the part of the probability that it decides on.
+    """
+
+    window: int = 500
+    theta: float = 1.0
+    share: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise G2Error(f"the cache's window must be at least 1 step, got {self.window}; AWD-LSTM uses 500")
+        if not 0 < self.theta < math.inf:
+            raise G2Error(f"the cache's theta must be a finite number above 0, got {self.theta}; try 0.1 to 1")
+        if not 0 <= self.share < 1:
+            raise G2Error(f"the cache's lambda is a share and must lie in [0, 1), got {self.share}; try 0.1")
+
+
+@dataclass(frozen=True)
+class TunedCache:
+    """The best settings of a search, their perplexity, that without a cache, and the best of each pair tried."""
+
+    settings: CacheSettings
+    perplexity: float
+    plain_perplexity: float
+    tried: list[tuple[CacheSettings, float]]
+
+
+class CacheMemory:
+    """The states of the last steps and the tokens that followed them; several windows and θ share the work.
+
+    Args:
+        windows: one or more; kept in rising order.
+        thetas: one or more.
+    """
+
+    def __init__(self, windows: Sequence[int], thetas: Sequence[float]) -> None:
+        self.windows = tuple(sorted(set(windows)))
+        self.thetas = tuple(thetas)
+        self._size = self.windows[-1]
+        self._features: Tensor | None = None  # (n, E), n <= size
+        self._following: Tensor | None = None  # (n,)
+
+    def probabilities(self, features: Tensor, targets: Tensor) -> Tensor:
+        """p_cache of each target, from the steps before it; then remembers these steps.
+
+        Args:
+            features: (n, E), states in the order of the stream.
+            targets: (n,), the token that followed each.
+
+        Returns:
+            (windows, thetas, n) float64; NaN for a step that has none before it.
+        """
+        past, following = self._features, self._following
+        if past is None or following is None:
+            past, following = features[:0], targets[:0]
+        offset = len(past)
+        past, following = torch.cat([past, features]), torch.cat([following, targets])
+        parts = [
+            self._block(past, following, offset + at, min(_ROWS, len(features) - at))
+            for at in range(0, len(features), _ROWS)
+        ]
+        self._features, self._following = past[-self._size :].clone(), following[-self._size :].clone()
+        return torch.cat(parts, dim=2)
+
+    def _block(self, past: Tensor, following: Tensor, start: int, rows: int) -> Tensor:
+        """p_cache for the steps start ... start + rows - 1 of `past`: (windows, thetas, rows)."""
+        size, stop = self._size, start + rows
+        first = max(start - size, 0)
+        missing = size - (start - first)  # at the head of the stream the window is not full
+        scores = past.new_full((rows, size + rows), -math.inf)
+        scores[:, missing:] = past[start:stop] @ past[first:stop].t()
+        nexts = torch.cat([following.new_full((missing,), -1), following[first:stop]])
+        # Step r looks back on columns r ... r + size - 1: a skewed view, in which a column is a lag, needs no mask.
+        lags = scores.as_strided((rows, size), (size + rows + 1, 1))
+        matches = nexts.as_strided((rows, size), (1, 1)) == following[start:stop, None]
+
+        # Each window is the one before it and a further stretch of lags. A stretch has its own highest score to take
+        # exponentials against: against one for all, those of the nearest window might all be 0.
+        shape = (len(self.windows), len(self.thetas), rows)
+        top = past.new_empty(len(self.windows), 1, rows, dtype=torch.float64)
+        total, matched = past.new_empty(shape), past.new_zeros(shape)
+        for k, (near, far) in enumerate(pairwise((0, *self.windows))):
+            stretch = slice(size - far, size - near)
+            highest = lags[:, stretch].amax(dim=1, keepdim=True)
+            below = lags[:, stretch] - highest.clamp_min(torch.finfo(past.dtype).min)
+            where = matches[:, stretch].nonzero(as_tuple=True)
+            top[k, 0] = highest.squeeze(1)
+            for j, theta in enumerate(self.thetas):
+                weights = (below * theta).exp_()
+                total[k, j] = weights.sum(dim=1)
+                matched[k, j].index_add_(0, where[0], weights[where])
+        return torch.stack(
+            [
+                self._joined(matched[: k + 1], top[: k + 1]) / self._joined(total[: k + 1], top[: k + 1])
+                for k in range(len(self.windows))
+            ]
+        )
+
+    def _joined(self, sums: Tensor, top: Tensor) -> Tensor:
+        """Sums (k, thetas, rows) of exponentials against `top` (k, 1, rows), as one sum against the highest top."""
+        theta = torch.tensor(self.thetas, dtype=torch.float64, device=top.device).view(1, -1, 1)
+        return (sums * ((top - top.amax(dim=0)) * theta).exp()).sum(dim=0)
+
+
+def cached_perplexity(
+    model: LanguageModel,
+    tokens: Tokens,
+    settings: CacheSettings,
+    *,
+    eval_gate: str | None = None,
+    columns: int = 16,
+    steps: int = 2048,
+    progress: Progress | None = None,
+) -> Score:
+    """The perplexity of a stream with a cache; arguments as in `g2lstm.tasks.lm.evaluate.read`."""
+    memory = CacheMemory([min(settings.window, len(tokens))], [settings.theta])  # room for what there is, not more
+    parts = []
+    for block in read(model, tokens, eval_gate=eval_gate, columns=columns, steps=steps, progress=progress):
+        from_cache = memory.probabilities(block.features, block.targets)[0, 0]
+        parts.append(mix(block.log_probabilities, from_cache, settings.share).cpu())
+    return score(parts)
+
+
+def mix(log_probabilities: Tensor, from_cache: Tensor, share: float) -> Tensor:
+    """log((1 - λ) p_model + λ p_cache), float64; the model's own where the cache is empty (NaN)."""
+    model = log_probabilities.double().exp()
+    return torch.where(from_cache.isnan(), model, torch.lerp(model, from_cache, share)).log()
+
+
+def tune_cache(
+    model: LanguageModel,
+    tokens: Tokens,
+    *,
+    windows: Sequence[int] = _WINDOWS,
+    thetas: Sequence[float] = _THETAS,
+    eval_gate: str | None = None,
+    columns: int = 16,
+    steps: int = 2048,
+    progress: Progress | None = None,
+) -> TunedCache:
+    """Searches the window, θ and λ with the lowest perplexity on a stream, which should be the validation set.
+
+    The model reads the stream once, for every window and θ together. The loss is convex in λ, so for each pair the best
+    λ is found without a grid.
+
+    Args:
+        model: as in `g2lstm.tasks.lm.evaluate.read`, like the arguments not told here.
+        tokens: (N,).
+        windows: to be tried.
+        thetas: to be tried.
+        eval_gate: how gates are computed.
+        columns: speed only.
+        steps: speed only.
+        progress: called with the tokens predicted so far and those in all.
+    """
+    if not windows or not thetas:
+        raise G2Error(f"a search needs at least one window and one theta, got windows={windows} and thetas={thetas}")
+    for window in windows:
+        for theta in thetas:
+            CacheSettings(window, theta)
+    memory = CacheMemory(windows, thetas)
+    plain, cached = [], []
+    for block in read(model, tokens, eval_gate=eval_gate, columns=columns, steps=steps, progress=progress):
+        cached.append(memory.probabilities(block.features, block.targets).float().cpu())
+        plain.append(block.log_probabilities.cpu())
+    log_probabilities, from_cache = torch.cat(plain), torch.cat(cached, dim=2).double()
+    tried = []
+    for k, window in enumerate(memory.windows):
+        for j, theta in enumerate(memory.thetas):
+            share = _best_share(log_probabilities, from_cache[k, j])
+            mixed = mix(log_probabilities, from_cache[k, j], share)
+            tried.append((CacheSettings(window, theta, share), score([mixed]).perplexity))
+    best, lowest = min(tried, key=lambda pair: pair[1])
+    return TunedCache(best, lowest, score(plain).perplexity, tried)
+
+
+def _best_share(log_probabilities: Tensor, from_cache: Tensor) -> float:
+    """The λ of the lowest loss, to 4 digits: where the derivative of the mean log-probability changes its sign."""
+    model = log_probabilities.double().exp()
+    difference = torch.where(from_cache.isnan(), 0.0, from_cache - model)
+    low, high = 0.0, 0.9999
+    for _ in range(16):
+        middle = (low + high) / 2
+        if (difference / (model + middle * difference)).mean() > 0:
+            low = middle
+        else:
+            high = middle
+    return round(low, 4)

@@ -1,0 +1,170 @@
+"""Dynamic evaluation (Krause et al., 2018): the model goes on learning from the stream it is scored on.
+
+A segment is predicted first and learnt from afterwards, so no token is predicted with knowledge of it. The updates
+follow the paper's RMS rule: each weight's step is scaled by how large its gradients were on the training text.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from g2lstm.errors import G2Error
+from g2lstm.nn.mode import evaluating, lstms
+from g2lstm.tasks.lm.evaluate import Progress, Score, Tokens, check_tokens, score, token_slice
+from g2lstm.tasks.lm.model import LanguageModel, detach_state
+
+
+@dataclass(frozen=True)
+class DynamicSettings:
+    """How the model learns while it is evaluated.
+
+    Attributes:
+        segment: tokens predicted between two updates.
+        learning_rate: η.
+        decay: λ, the pull back towards the trained weights at each update, in [0, 1].
+        epsilon: ε, what keeps the steps finite where gradients were zero.
+    """
+
+    segment: int = 5
+    learning_rate: float = 5e-4
+    decay: float = 0.02
+    epsilon: float = 0.001
+
+    def __post_init__(self) -> None:
+        if self.segment < 1:
+            raise G2Error(f"segment must be at least 1 token, got {self.segment}; the paper uses 5")
+        if self.learning_rate < 0 or self.epsilon <= 0 or not 0 <= self.decay <= 1:
+            raise G2Error(
+                "learning_rate must be at least 0, epsilon above 0 and decay in [0, 1], got "
+                f"{self.learning_rate}, {self.epsilon} and {self.decay}"
+            )
+
+
+def dynamic_perplexity(
+    model: LanguageModel,
+    tokens: Tokens,
+    mean_squares: list[Tensor],
+    settings: DynamicSettings | None = None,
+    *,
+    eval_gate: str | None = None,
+    progress: Progress | None = None,
+) -> Score:
+    """The perplexity of a stream on which the model learns; the weights are as before at the end, come what may.
+
+    After each segment w += λ r (w0 - w) - η g / (s + ε), where s is the root of the mean square of the weight's
+    gradient on the training text and r = s / mean(s), at most 1 / λ.
+
+    Args:
+        model: to be scored.
+        tokens: (N,), N >= 2.
+        mean_squares: of each parameter's gradient, from `gradient_mean_squares`.
+        settings: of the updates; `DynamicSettings()` if not given.
+        eval_gate: "soft" or "tempered"; None for the model's own. Hard gates have no gradient.
+        progress: called with the tokens predicted so far and those in all.
+    """
+    check_tokens(tokens)
+    _check_gate(model, eval_gate)
+    settings = DynamicSettings() if settings is None else settings
+    parameters = list(model.parameters())
+    rates, pulls = _rates(parameters, settings, mean_squares)
+    total, parts = len(tokens) - 1, []
+    state = model.initial_state(1)
+    with evaluating(model, eval_gate), _restored(parameters) as trained, torch.enable_grad():
+        for at in range(0, total, settings.segment):
+            piece = token_slice(tokens, at, min(at + settings.segment, total) + 1, model)
+            features, _, state = model(piece[:-1].unsqueeze(1), state)
+            losses = model.token_losses(features.flatten(0, 1), piece[1:])
+            parts.append(-losses.detach().cpu())
+            gradients = torch.autograd.grad(losses.mean(), parameters)
+            state = detach_state(state)
+            with torch.no_grad():
+                for p, g, p0, rate, pull in zip(parameters, gradients, trained, rates, pulls, strict=True):
+                    p.add_((p0 - p).mul_(pull)).sub_(g * rate)
+            if progress is not None:
+                progress(min(at + settings.segment, total), total)
+    return score(parts)
+
+
+def gradient_mean_squares(
+    model: LanguageModel,
+    tokens: Tokens,
+    *,
+    batch: int = 20,
+    segment: int = 5,
+    updates: int = 500,
+    eval_gate: str | None = None,
+    progress: Progress | None = None,
+) -> list[Tensor]:
+    """The mean square of each weight's gradient over the first segments of a training stream.
+
+    Args:
+        model: at its trained weights; not changed.
+        tokens: (N,), the training stream, cut into `batch` columns.
+        batch: columns.
+        segment: tokens of a column whose mean loss gives one gradient.
+        updates: how many gradients to take, at most.
+        eval_gate: how gates are computed.
+        progress: called with the gradients taken and those in all.
+    """
+    check_tokens(tokens)
+    _check_gate(model, eval_gate)
+    length = (len(tokens) - 1) // max(batch, 1)
+    count = min(updates, length // max(segment, 1))
+    if batch < 1 or segment < 1 or count < 1:
+        raise G2Error(
+            f"{len(tokens)} tokens do not hold {batch} columns of {segment}; give more tokens, or a smaller batch"
+        )
+    parameters = list(model.parameters())
+    squares = [torch.zeros_like(p) for p in parameters]
+    state = model.initial_state(batch)
+    with evaluating(model, eval_gate), torch.enable_grad():
+        for k in range(count):
+            columns = [
+                token_slice(tokens, b * length + k * segment, b * length + (k + 1) * segment + 1, model)
+                for b in range(batch)
+            ]
+            piece = torch.stack(columns, dim=1)
+            features, _, state = model(piece[:-1], state)
+            loss = model.token_losses(features.flatten(0, 1), piece[1:].flatten()).mean()
+            state = detach_state(state)
+            for square, gradient in zip(squares, torch.autograd.grad(loss, parameters), strict=True):
+                square.addcmul_(gradient, gradient, value=1 / count)
+            if progress is not None:
+                progress(k + 1, count)
+    return squares
+
+
+def _rates(
+    parameters: list[nn.Parameter], settings: DynamicSettings, mean_squares: list[Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """For each parameter the factor of its gradient and that of the way back to its trained value."""
+    if [p.shape for p in parameters] != [square.shape for square in mean_squares]:
+        raise G2Error(
+            "mean_squares must hold one tensor for each parameter of the model, of its shape; "
+            "take them from gradient_mean_squares of the same model"
+        )
+    roots = [square.sqrt() for square in mean_squares]
+    mean = torch.cat([root.flatten() for root in roots]).mean().clamp_min(torch.finfo(roots[0].dtype).tiny)
+    rates = [settings.learning_rate / (root + settings.epsilon) for root in roots]
+    pulls = [(settings.decay * root / mean).clamp_max_(1.0) for root in roots]
+    return rates, pulls
+
+
+@contextmanager
+def _restored(parameters: list[nn.Parameter]) -> Iterator[list[Tensor]]:
+    """Copies of the parameters, which are put back at the end."""
+    trained = [p.detach().clone() for p in parameters]
+    try:
+        yield trained
+    finally:
+        with torch.no_grad():
+            for p, p0 in zip(parameters, trained, strict=True):
+                p.copy_(p0)
+
+
+def _check_gate(model: LanguageModel, eval_gate: str | None) -> None:
+    if "hard" in ([eval_gate] if eval_gate else [layer.eval_gate for layer in lstms(model)]):
+        raise G2Error("hard gates have no gradient to learn from; use eval_gate='soft' or 'tempered'")

@@ -1,0 +1,218 @@
+"""Perplexity of a token stream: one stream, read in order, state carried, every token after the first predicted once.
+
+Reading a stream one token at a time leaves a processor idle: the weights are fetched anew for each token. So a stretch
+of the stream is cut into columns that are read side by side, each but the first from a guessed state. Then each column
+is read again from the state in which the one before it really ended, until its own states agree with those of the first
+reading; from there on the first reading was right. An LSTM forgets, so this takes a small part of the stretch; if it
+does not, columns are read one by one. The result is that of reading in order, whatever the settings.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from g2lstm.errors import G2Error
+from g2lstm.nn.mode import evaluating
+from g2lstm.tasks.lm.model import LanguageModel, State
+
+Progress = Callable[[int, int], None]  # tokens done, tokens in all
+Tokens = Tensor | np.ndarray[Any, Any]  # (N,) integers; a memory-mapped array is read a stretch at a time
+
+_CHECK_EVERY = 64  # steps between comparisons of states
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well a stream was predicted.
+
+    Attributes:
+        nats: -log p of all predicted tokens together.
+        tokens: how many tokens were predicted.
+        log_probabilities: (tokens,) float32 on the CPU, of each of them in the order of the stream.
+    """
+
+    nats: float
+    tokens: int
+    log_probabilities: Tensor
+
+    @property
+    def perplexity(self) -> float:
+        """exp(nats / tokens); infinite where that overflows."""
+        try:
+            return math.exp(self.nats / self.tokens)
+        except OverflowError:
+            return math.inf
+
+
+class Block(NamedTuple):
+    """A stretch of the stream as the model sees it, n predictions."""
+
+    features: Tensor  # (n, E), on the model's device
+    log_probabilities: Tensor  # (n,), of the targets
+    targets: Tensor  # (n,), the tokens that were to be predicted
+
+
+@torch.no_grad()
+def perplexity(
+    model: LanguageModel,
+    tokens: Tokens,
+    *,
+    eval_gate: str | None = None,
+    columns: int = 16,
+    steps: int = 2048,
+    progress: Progress | None = None,
+) -> Score:
+    """The perplexity of a stream; see `read` for the arguments."""
+    blocks = read(model, tokens, eval_gate=eval_gate, columns=columns, steps=steps, progress=progress)
+    return score([block.log_probabilities.cpu() for block in blocks])
+
+
+def score(log_probabilities: list[Tensor]) -> Score:
+    """The score of a stream from the log-probabilities of its stretches, each (n,)."""
+    joined = torch.cat(log_probabilities)
+    return Score(-joined.sum(dtype=torch.float64).item(), len(joined), joined.float())
+
+
+def read(
+    model: LanguageModel,
+    tokens: Tokens,
+    *,
+    eval_gate: str | None = None,
+    columns: int = 16,
+    steps: int = 2048,
+    progress: Progress | None = None,
+) -> Iterator[Block]:
+    """Reads a stream in evaluation mode from a zero state, and yields what the model made of it, in order.
+
+    Args:
+        model: whose mode and gates are as before when reading ends.
+        tokens: (N,), N >= 2.
+        eval_gate: "soft", "tempered" or "hard"; None for the model's own.
+        columns: how many places of a stretch are read at a time. Changes speed and memory, not the result.
+        steps: the length of a column. Changes speed and memory, not the result.
+        progress: called with the tokens predicted so far and those in all.
+    """
+    check_tokens(tokens)
+    for name, value in {"columns": columns, "steps": steps}.items():
+        if value < 1:
+            raise G2Error(f"{name} must be at least 1, got {value}")
+    total, at = len(tokens) - 1, 0
+    state = model.initial_state(1)
+    while at < total:
+        width = columns if total - at >= columns * min(steps, _CHECK_EVERY) else 1
+        height = min(steps, (total - at) // width)
+        piece = token_slice(tokens, at, at + width * height + 1, model)
+        with evaluating(model, eval_gate), torch.no_grad():
+            stretch = _Stretch(model, piece[:-1].view(width, height), state)
+            state = _select(stretch.ends, [width - 1])
+            columns = columns if stretch.is_forgotten else 1
+            features = stretch.features.flatten(0, 1)
+            block = Block(features, -model.token_losses(features, piece[1:]), piece[1:])
+        at += width * height
+        yield block
+        if progress is not None:
+            progress(at, total)
+
+
+def check_tokens(tokens: Tokens) -> None:
+    """Raises unless these are at least two token ids in one dimension."""
+    is_integer = not tokens.is_floating_point() if isinstance(tokens, Tensor) else tokens.dtype.kind in "iu"
+    if tokens.ndim != 1 or not is_integer:
+        raise G2Error(f"tokens must be whole numbers in one dimension, got {tokens.dtype} {tuple(tokens.shape)}")
+    if len(tokens) < 2:
+        raise G2Error(f"a stream needs at least 2 tokens, one to read and one to predict, got {len(tokens)}")
+
+
+def token_slice(tokens: Tokens, start: int, stop: int, model: LanguageModel) -> Tensor:
+    """tokens[start:stop] as int64 on the model's device, checked against its vocabulary."""
+    part = tokens[start:stop]
+    ids = part.to(torch.int64) if isinstance(part, Tensor) else torch.from_numpy(part.astype(np.int64))
+    lowest, highest = int(ids.min()), int(ids.max())
+    if lowest < 0 or highest >= model.vocabulary_size:
+        wrong = lowest if lowest < 0 else highest
+        raise G2Error(
+            f"token id {wrong} is outside the model's vocabulary of {model.vocabulary_size}; "
+            "encode the text with the tokenizer that the model was trained with"
+        )
+    return ids.to(model.softmax_bias.device)
+
+
+class _Stretch:
+    """Reads the rows of tokens (K, L) one after the other, from a state of batch 1.
+
+    Attributes:
+        features: (K, L, E).
+        ends: the states in which the rows end.
+        is_forgotten: whether guessed states made no lasting difference, so that reading side by side paid.
+    """
+
+    def __init__(self, model: LanguageModel, tokens: Tensor, state: State) -> None:
+        self.model, self.tokens = model, tokens
+        columns, length = tokens.shape
+        current = model.initial_state(columns)
+        _assign(current, [0], state)
+        self.features = model.softmax_bias.new_empty(columns, length, model.lstms[-1].hidden_size)
+        self.seen: dict[int, State] = {}  # the states of all columns where they are compared, by the step
+        for place in range(0, length, _CHECK_EVERY):
+            self.seen[place] = current
+            current = self._advance(list(range(columns)), place, current)
+        self.ends = current
+        self.is_forgotten = True
+        self._settle(list(range(1, columns)))
+
+    def _settle(self, pending: list[int]) -> None:
+        # Each is read again from where the one before it is now known to end. The first of them starts truly, so every
+        # round settles at least that one, and a column whose end has changed makes the next one pending.
+        while pending:
+            changed = self._reread(pending)
+            if len(changed) == len(pending) > 1:  # side by side they would be read again as often as there are columns
+                self.is_forgotten = False
+                for column in range(pending[0] + 1, len(self.tokens)):
+                    self._reread([column])
+                return
+            pending = [column + 1 for column in changed if column + 1 < len(self.tokens)]
+
+    def _reread(self, columns: list[int]) -> list[int]:
+        """Reads columns again until they agree with what was seen; those that never did, which now end differently."""
+        current = _select(self.ends, [column - 1 for column in columns])
+        for place, before in self.seen.items():
+            agrees = _agrees(current, _select(before, columns))
+            going_on = [k for k, is_same in enumerate(agrees) if not is_same]
+            columns, current = [columns[k] for k in going_on], _select(current, going_on)
+            if not columns:
+                return []
+            _assign(before, columns, current)
+            current = self._advance(columns, place, current)
+        _assign(self.ends, columns, current)
+        return columns
+
+    def _advance(self, columns: list[int], place: int, current: State) -> State:
+        window = slice(place, place + _CHECK_EVERY)
+        features, _, current = self.model(self.tokens[columns, window].t(), current)
+        self.features[columns, window] = features.transpose(0, 1)
+        return current
+
+
+def _select(state: State, columns: list[int]) -> State:
+    return [(h[:, columns], c[:, columns]) for h, c in state]
+
+
+def _assign(state: State, columns: list[int], values: State) -> None:
+    for (h, c), (new_h, new_c) in zip(state, values, strict=True):
+        h[:, columns], c[:, columns] = new_h, new_c
+
+
+def _agrees(one: State, other: State) -> list[bool]:
+    """For each column, whether its states are equal but for rounding."""
+    tolerance = torch.finfo(one[0][0].dtype).eps ** 0.75
+    same = [
+        ((a - b).abs() <= tolerance * (1 + b.abs())).all(dim=-1).squeeze(0)
+        for pair, other_pair in zip(one, other, strict=True)
+        for a, b in zip(pair, other_pair, strict=True)
+    ]
+    return torch.stack(same).all(dim=0).tolist()

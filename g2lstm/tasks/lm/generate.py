@@ -1,0 +1,113 @@
+"""Sampling from a language model, a token at a time."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from g2lstm.errors import G2Error
+from g2lstm.nn.mode import evaluating
+from g2lstm.tasks.lm.model import LanguageModel
+
+
+def generate(
+    model: LanguageModel,
+    prompt: Sequence[int],
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+    forbidden: Sequence[int] = (),
+    eval_gate: str | None = None,
+    generator: torch.Generator | None = None,
+    read: Callable[[Sequence[int]], Tensor] | None = None,
+) -> Iterator[int]:
+    """Yields token ids that continue the prompt, without end: take as many as wanted.
+
+    Args:
+        model: whose mode and gates are as before between tokens.
+        prompt: token ids, at least one; the end-of-sentence token starts afresh.
+        temperature: divides the logits; 0 takes the likeliest token each time.
+        top_k: sample from the k likeliest tokens only; None for all.
+        top_p: sample from the fewest likeliest tokens that together have this probability.
+        forbidden: ids that never come, such as that of `<unk>`.
+        eval_gate: "soft", "tempered" or "hard"; None for the model's own.
+        generator: of randomness; torch's default if absent.
+        read: takes the tokens that come next and gives the logits (V,) after the last of them, in place of the
+            model's own forward pass; `eval_gate` then says nothing.
+    """
+    _check(model, prompt, temperature, top_k, top_p, forbidden)
+
+    def continuation() -> Iterator[int]:
+        tokens = prompt
+        advance = _reader(model, eval_gate) if read is None else read
+        while True:
+            logits = advance(tokens)
+            logits[list(forbidden)] = -math.inf
+            tokens = [choose(logits, temperature, top_k, top_p, generator)]
+            yield tokens[0]
+
+    return continuation()
+
+
+def _reader(model: LanguageModel, eval_gate: str | None) -> Callable[[Sequence[int]], Tensor]:
+    state = None
+
+    def read(tokens: Sequence[int]) -> Tensor:
+        nonlocal state
+        with evaluating(model, eval_gate), torch.no_grad():
+            ids = torch.tensor(tokens, device=model.softmax_bias.device).unsqueeze(1)
+            features, _, state = model(ids, state)
+            return model.logits(features[-1, 0])
+
+    return read
+
+
+def choose(
+    logits: Tensor,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+    generator: torch.Generator | None = None,
+) -> int:
+    """Draws a token from logits (V,); the arguments are those of `generate`."""
+    if not logits.max().isfinite():  # NaN counts as the highest
+        raise G2Error("the model gives logits that are not finite: its weights are too large; train it anew")
+    if temperature == 0:
+        return int(logits.argmax())
+    ordered, order = logits.double().sort(descending=True)
+    # Against the highest logit, so that a tiny temperature gives zeros and not infinities.
+    probabilities = ((ordered - ordered[0]) / temperature).softmax(dim=0)
+    if top_k is not None:
+        probabilities[top_k:] = 0
+    if top_p < 1:
+        # A token is kept if those before it have not yet reached top_p; so the likeliest always is.
+        probabilities = probabilities / probabilities.sum()
+        probabilities[probabilities.cumsum(0) - probabilities >= top_p] = 0
+    return int(order[torch.multinomial(probabilities, 1, generator=generator)])
+
+
+def _check(
+    model: LanguageModel,
+    prompt: Sequence[int],
+    temperature: float,
+    top_k: int | None,
+    top_p: float,
+    forbidden: Sequence[int],
+) -> None:
+    size = model.vocabulary_size
+    if not len(prompt):
+        raise G2Error("the prompt is empty; give at least one token, such as the end-of-sentence token")
+    for name, ids in {"prompt": prompt, "forbidden": forbidden}.items():
+        wrong = [token for token in ids if not 0 <= token < size]
+        if wrong:
+            raise G2Error(f"{name} has token id {wrong[0]}, outside the model's vocabulary of {size}")
+    if len(set(forbidden)) == size:
+        raise G2Error(f"all {size} tokens are forbidden; leave at least one to choose")
+    if not 0 <= temperature < math.inf:
+        raise G2Error(f"temperature must be a finite number of at least 0, got {temperature}; 1 is the model's own")
+    if top_k is not None and top_k < 1:
+        raise G2Error(f"top_k must be at least 1, got {top_k}; None means all tokens")
+    if not 0 < top_p <= 1:
+        raise G2Error(f"top_p is a probability and must lie in (0, 1], got {top_p}; 1 means all tokens")

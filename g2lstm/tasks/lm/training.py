@@ -1,0 +1,194 @@
+"""Language modelling as a task of the training loop."""
+
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from itertools import repeat
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from g2lstm.errors import G2Error
+from g2lstm.nn.mode import evaluating
+from g2lstm.nn.record import GateRecord, record_gates
+from g2lstm.tasks.lm.model import LanguageModel, State, detach_state
+from g2lstm.tasks.lm.objective import training_loss
+from g2lstm.tasks.lm.recipe import LmRecipe
+from g2lstm.tasks.saturation import histograms, saturation
+from g2lstm.tasks.task import StepLoss, Validation
+from g2lstm.text.corpus import TokenStream
+from g2lstm.text.windows import Columns, Window, learning_rate_scale, sample_bptt
+
+
+class LanguageModelLoss(nn.Module):
+    """The model and its training loss in one forward call."""
+
+    def __init__(self, model: LanguageModel, alpha: float, beta: float) -> None:
+        super().__init__()
+        self.model = model
+        self.alpha, self.beta = alpha, beta
+
+    def forward(self, tokens: Tensor, targets: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+        """tokens, targets: (T, B). The loss with regularisers, that without, and the state after the last step."""
+        out = self.model(tokens, state)
+        weight, bias = self.model.output_weight, self.model.softmax_bias
+        loss = training_loss(out.features, out.raw, targets, weight, bias, alpha=self.alpha, beta=self.beta)
+        return loss.total, loss.cross_entropy, out.state
+
+
+class LanguageModelTask:
+    """Windows down the columns of a text, with the state carried from one to the next.
+
+    Args:
+        recipe: what to do.
+        model: what to train.
+        train: the training tokens.
+        valid: the validation tokens.
+        device: where to compute.
+        rank: which process this is; it reads its own columns.
+        world_size: how many there are.
+    """
+
+    def __init__(
+        self,
+        recipe: LmRecipe,
+        model: LanguageModel,
+        train: TokenStream,
+        valid: TokenStream,
+        *,
+        device: torch.device | str = "cpu",
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        _check_length("training", train, "train.batch_size", recipe.train.batch_size)
+        _check_length("validation", valid, "evaluate.batch_size", recipe.evaluate.batch_size)
+        self.settings = recipe.train
+        self.model = model
+        self.module = LanguageModelLoss(
+            model, recipe.train.activation_regularisation, recipe.train.temporal_regularisation
+        )
+        self.device = torch.device(device)
+        self.columns = Columns(train, recipe.train.batch_size, rank=rank, world_size=world_size)
+        self.rank = rank
+        self.world_size = world_size
+        self.valid = Columns(valid, recipe.evaluate.batch_size, keep_tail=True)
+        self.valid_steps = recipe.evaluate.bptt
+        # Every process draws the same lengths, or their windows would not be of one shape.
+        self.lengths = torch.Generator().manual_seed(recipe.train.seed)
+        self.position = 0
+        self.state = self._initial_state()
+
+    def _initial_state(self) -> State:
+        return [(h.to(self.device), c.to(self.device)) for h, c in self.model.initial_state(self.columns.local_batch)]
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Which texts, and how long the one to learn from is."""
+        return {
+            "train_sha256": self.columns.stream.text_sha256,
+            "train_tokens": str(len(self.columns.stream)),
+            "valid_sha256": self.valid.stream.text_sha256,
+        }
+
+    @property
+    def remarks(self) -> list[str]:
+        """None."""
+        return []
+
+    def start_epoch(self) -> None:
+        """Back to the first row, with zero states."""
+        self.position = 0
+        self.state = self._initial_state()
+
+    @property
+    def epoch_progress(self) -> float:
+        """By rows."""
+        return self.position / self.columns.rows
+
+    def next_batch(self) -> Window | None:
+        """The next window, of a length drawn as the paper does."""
+        if self.position >= self.columns.rows:
+            return None
+        s = self.settings
+        length = sample_bptt(
+            s.bptt,
+            self.lengths,
+            deviation=s.bptt_deviation,
+            half_probability=s.bptt_half_probability,
+            minimum=s.bptt_minimum,
+        )
+        window = self.columns.window(self.position, length)
+        self.position = window.position
+        return window
+
+    def rate_scale(self, batch: Window) -> float:
+        """By length."""
+        return learning_rate_scale(len(batch.tokens), self.settings.bptt)
+
+    def loss(self, module: nn.Module, batch: Window) -> StepLoss:
+        """Reads a window from the carried state, and carries the new one, detached, unless the loss is not finite."""
+        tokens, targets = batch.tokens.to(self.device), batch.targets.to(self.device)
+        total, mean, state = module(tokens, targets, self.state)
+        nats = mean.item()
+        if math.isfinite(nats):
+            self.state = detach_state(state)
+        return StepLoss(total, nats, tokens.numel() * self.world_size)
+
+    @torch.no_grad()
+    def validate(self) -> Validation:
+        """Perplexity in columns, a quick look; `g2lstm eval` reads the text as one stream. And how binary gates are."""
+        nats, count = 0.0, 0
+        gates: GateRecord | None = None
+        looked_at = int(self.valid.rows > self.valid_steps)  # the first window begins with empty states
+        with evaluating(self.model):
+            state = [
+                (h.to(self.device), c.to(self.device)) for h, c in self.model.initial_state(self.valid.local_batch)
+            ]
+            for index, window in enumerate(self.valid.windows(repeat(self.valid_steps))):
+                tokens, targets = window.tokens.to(self.device), window.targets.to(self.device)
+                with record_gates(self.model) if index == looked_at else nullcontext(gates) as gates:
+                    features, _, state = self.model(tokens, state)
+                wanted = targets >= 0
+                losses = self.model.token_losses(features[wanted], targets[wanted])
+                nats += losses.sum(dtype=torch.float64).item()
+                count += len(losses)
+        loss = nats / count
+        perplexity = torch.tensor(loss, dtype=torch.float64).exp().item()
+        return Validation(loss, {"perplexity": perplexity, **saturation(gates)}, loss, histograms(gates))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Row, generator of lengths, carried states of this process's columns."""
+        return {
+            "position": self.position,
+            "lengths": self.lengths.get_state(),
+            "state": [[h, c] for h, c in self.state],
+        }
+
+    def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
+        """Puts them back; all processes' columns side by side are the same text, however many processes there are."""
+        self.position = int(states[0]["position"])
+        if not 0 <= self.position <= self.columns.rows:
+            raise ValueError(f"position {self.position} is not in a text of {self.columns.rows} rows")
+        self.lengths.set_state(states[0]["lengths"])
+        own = slice(self.rank * self.columns.local_batch, (self.rank + 1) * self.columns.local_batch)
+        layers = zip(*(one["state"] for one in states), strict=True)  # for each, (h, c) of every process
+        state = [
+            (torch.cat(hs, dim=1)[:, own].to(self.device), torch.cat(cs, dim=1)[:, own].to(self.device))
+            for hs, cs in (zip(*each, strict=True) for each in layers)
+        ]
+        if _outline(state) != _outline(self._initial_state()):
+            raise ValueError(f"the carried states are {_outline(state)}")
+        self.state = state
+
+
+def _check_length(what: str, stream: TokenStream, key: str, batch_size: int) -> None:
+    if len(stream) <= batch_size:
+        raise G2Error(
+            f"the {what} text has {len(stream)} tokens, and {key} = {batch_size} needs {batch_size + 1} at least; use "
+            "a smaller one, or more text"
+        )
+
+
+def _outline(state: State) -> list[tuple[torch.Size, torch.dtype]]:
+    return [(part.shape, part.dtype) for layer in state for part in layer]

@@ -1,0 +1,172 @@
+"""The recipe of a translation model; its defaults are the paper's for IWSLT'14 German to English."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from g2lstm.recipes.data import DataSection, Vocabulary
+from g2lstm.recipes.sections import (
+    AdaDelta,
+    AdamW,
+    Count,
+    DropProbability,
+    GateSection,
+    Layers,
+    NonNegative,
+    NtAsgd,
+    Section,
+    TrainSection,
+    Width,
+)
+
+Ending = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=32)]
+
+
+class MtData(DataSection):
+    """The pairs of sentences; a folder of one's own holds train.de, train.en, valid.de and so on.
+
+    Attributes:
+        source: the ending of the files to translate from.
+        target: the ending of the files to translate to.
+        vocabulary: of each side, or of both if joint.
+        joint: one vocabulary for both sides.
+        is_tokenized: words and punctuation stand apart in the text already.
+        max_length: pairs with more tokens on a side are left out of training.
+    """
+
+    task: ClassVar[str] = "mt"
+    source: Ending
+    target: Ending
+    tokenizer: Literal["word", "bpe"] = "bpe"
+    vocabulary: Vocabulary | None = Field(default=25_000, validate_default=True)
+    joint: bool = False
+    min_frequency: Count = 2
+    is_tokenized: bool = True
+    max_length: Count = 64
+
+    @field_validator("target")
+    @classmethod
+    def _is_another(cls, target: str, others: ValidationInfo) -> str:
+        if target == others.data.get("source"):
+            raise ValueError("the target must be another language than the source")
+        return target
+
+
+class MtDropout(Section):
+    """Dropout, each with one mask for all steps of a sentence ("locked").
+
+    Attributes:
+        input: on the embeddings of both sides.
+        between: on the output of each layer but the decoder's last.
+        output: on what the softmax sees.
+    """
+
+    input: DropProbability = 0.2
+    between: DropProbability = 0.2
+    output: DropProbability = 0.2
+
+
+class MtModel(GateSection):
+    """The model.
+
+    Attributes:
+        embedding: width of the word vectors.
+        hidden: width of each layer.
+        layers: of the encoder, and of the decoder.
+        decoder_layers: of the decoder, if not as many.
+        tied: which matrices are one: "none", "output" (softmax and target embedding) or "all" (source embedding too).
+        residual: add the input of a layer to its output; deep stacks need it.
+        dropout: see `MtDropout`.
+        weight_dropout: DropConnect on the recurrent weights; the paper has none here.
+    """
+
+    embedding: Width = 256
+    hidden: Width = 256
+    layers: Layers = 2
+    decoder_layers: Layers | None = None
+    tied: Literal["none", "output", "all"] = "output"
+    residual: bool = False
+    dropout: MtDropout = Field(default_factory=MtDropout)
+    weight_dropout: DropProbability = 0.0
+
+
+class MtTrain(TrainSection):
+    """How to train a translation model.
+
+    Attributes:
+        batch_size: sentence pairs in a batch, over all processes together; or
+        batch_tokens: tokens in a batch at most, both sides with their padding.
+        label_smoothing: share of the target's probability that is spread over the vocabulary.
+        best_by: whether the best validation is that of the highest BLEU or of the lowest loss.
+    """
+
+    optimizer: AdamW | NtAsgd | AdaDelta = Field(default_factory=AdaDelta, discriminator="name")
+    batch_size: Count | None = None
+    batch_tokens: Count | None = Field(default=None, validate_default=True)
+    clip: NonNegative = 2.0
+    label_smoothing: DropProbability = 0.0
+    best_by: Literal["bleu", "loss"] = "bleu"
+
+    @field_validator("batch_tokens")
+    @classmethod
+    def _is_either(cls, batch_tokens: int | None, others: ValidationInfo) -> int | None:
+        if "batch_size" in others.data and (others.data["batch_size"] is None) == (batch_tokens is None):
+            raise ValueError("give either train.batch_size or train.batch_tokens, and not both")
+        return batch_tokens
+
+
+class BleuSection(Section):
+    """How sacreBLEU compares.
+
+    Attributes:
+        tokenize: "none" for text that is tokenised already, "13a" or "intl" for plain text; "none" or "13a" by
+            `data.is_tokenized` if not given.
+        lowercase: case does not matter; as `data.lowercase` if not given.
+    """
+
+    tokenize: Literal["none", "13a", "intl"] = "none"
+    lowercase: bool = False
+
+
+class MtEvaluate(Section):
+    """How to translate and to score.
+
+    Attributes:
+        beam: how many hypotheses are followed; 1 is greedy.
+        length_penalty: scores are divided by length to this power; 0 prefers short translations.
+        batch_size: sentences that are translated at once; it does not change the result.
+        bleu: see `BleuSection`.
+    """
+
+    beam: Annotated[int, Field(ge=1, le=1000)] = 5  # this and the next within the bounds of `mt.beam`
+    length_penalty: Annotated[float, Field(ge=0, le=10)] = 1.0
+    batch_size: Count = 64
+    bleu: BleuSection = Field(default_factory=BleuSection)
+
+
+class MtRecipe(Section):
+    """Everything about the training of a translation model."""
+
+    task: Literal["mt"]
+    data: MtData
+    model: MtModel = Field(default_factory=MtModel)
+    train: MtTrain
+    evaluate: MtEvaluate = Field(default_factory=MtEvaluate, validate_default=True)
+
+    @field_validator("model")
+    @classmethod
+    def _fits_the_data(cls, model: MtModel, others: ValidationInfo) -> MtModel:
+        if model.tied == "all" and "data" in others.data and not others.data["data"].joint:
+            raise ValueError('model.tied = "all" needs one vocabulary for both sides: set data.joint = true')
+        return model
+
+    @field_validator("evaluate")
+    @classmethod
+    def _compares_such_text(cls, evaluate: MtEvaluate, others: ValidationInfo) -> MtEvaluate:
+        """Fills in what is not said of BLEU."""
+        if "data" not in others.data:
+            return evaluate
+        data, bleu = others.data["data"], evaluate.bleu
+        usual = {"tokenize": "none" if data.is_tokenized else "13a", "lowercase": data.lowercase}
+        missing = {name: value for name, value in usual.items() if name not in bleu.model_fields_set}
+        return evaluate.model_copy(update={"bleu": bleu.model_copy(update=missing)})

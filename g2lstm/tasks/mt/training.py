@@ -1,0 +1,226 @@
+"""Translation as a task of the training loop."""
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from g2lstm.errors import G2Error
+from g2lstm.nn.mode import evaluating
+from g2lstm.nn.record import GateRecord, record_gates
+from g2lstm.tasks.cross_entropy import cross_entropy, smoothing_penalty
+from g2lstm.tasks.mt.bleu import can_be_scored, corpus_bleu
+from g2lstm.tasks.mt.gates import hide_padding
+from g2lstm.tasks.mt.model import TranslationModel
+from g2lstm.tasks.mt.recipe import MtRecipe
+from g2lstm.tasks.mt.trained import Translator
+from g2lstm.tasks.saturation import histograms, saturation
+from g2lstm.tasks.task import StepLoss, Validation
+from g2lstm.text.batches import PairBatch, TrainingBatches, evaluation_batches
+from g2lstm.text.pairs import PairCorpus, read_pairs
+from g2lstm.text.tokenize import Tokenizer
+
+
+class TranslationLoss(nn.Module):
+    """The model and its training loss in one forward call."""
+
+    def __init__(self, model: TranslationModel, smoothing: float) -> None:
+        super().__init__()
+        self.model = model
+        self.smoothing = smoothing
+
+    def forward(self, source: Tensor, lengths: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss with smoothing, and that without; both are sums over the target tokens."""
+        wanted = targets >= 0
+        features, ids = self.model(source, lengths, inputs)[wanted], targets[wanted]
+        weight, bias = self.model.output_weight, self.model.softmax_bias
+        nats = cross_entropy(features, weight, bias, ids, reduction="sum")
+        total = nats
+        if self.smoothing:
+            total = nats + self.smoothing * smoothing_penalty(features, weight, bias, ids).sum()
+        return total, nats.detach()
+
+
+class TranslationTask:
+    """Batches of sentence pairs of about one length, in a new order each epoch.
+
+    Args:
+        recipe: what to do.
+        model: what to train.
+        train: the training pairs.
+        valid: the validation pairs; validating also reads their texts.
+        tokenizers: of source and target.
+        device: where to compute.
+        rank: which process this is; it reads its own part of each batch.
+        world_size: how many there are.
+    """
+
+    def __init__(
+        self,
+        recipe: MtRecipe,
+        model: TranslationModel,
+        train: PairCorpus,
+        valid: PairCorpus,
+        tokenizers: tuple[Tokenizer, Tokenizer],
+        *,
+        device: torch.device | str = "cpu",
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.recipe = recipe
+        self.model = model
+        self.module = TranslationLoss(model, recipe.train.label_smoothing)
+        self.valid = valid
+        self.tokenizers = tokenizers
+        self.translator = Translator(recipe, *tokenizers, model)
+        self.device = torch.device(device)
+        self.world_size = world_size
+        self.batches = self._batches(train, rank, world_size)
+        self.epoch = self.index = 0
+        self.plan = self.batches.plan(0)
+        self.planned_for = world_size  # processes; each needs a pair of every batch
+
+    def _batches(self, train: PairCorpus, rank: int, world_size: int) -> TrainingBatches:
+        return TrainingBatches(
+            train,
+            self.tokenizers[0].eos_id,
+            self.tokenizers[1].eos_id,
+            batch_size=self.recipe.train.batch_size,
+            batch_tokens=self.recipe.train.batch_tokens,
+            max_length=self.recipe.data.max_length,
+            seed=self.recipe.train.seed,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Which texts, how many pairs they have, and how many of these were short enough."""
+        corpus, kept = self.batches.corpus, self.batches.kept
+        return {
+            "train_sha256": "+".join(corpus.text_sha256),
+            "train_pairs": str(len(corpus)),
+            "train_pairs_kept": str(kept),
+            "valid_sha256": "+".join(self.valid.text_sha256),
+        }
+
+    @property
+    def remarks(self) -> list[str]:
+        """How many pairs are left out and why, and what the best weights are chosen by if not by what was asked for."""
+        remarks, batches = [], self.batches
+        if left_out := batches.too_long + batches.empty:
+            remarks.append(
+                f"{left_out:,} of {len(batches.corpus):,} pairs are left out: {batches.too_long:,} have more than "
+                f"{self.recipe.data.max_length} tokens on a side (data.max_length), {batches.empty:,} an empty side"
+            )
+        if self.recipe.train.best_by == "bleu" and not self._is_by_bleu:
+            remarks.append(
+                "no validation reference has four words, so that BLEU is 0: the best is that of the lowest loss"
+            )
+        return remarks
+
+    def start_epoch(self) -> None:
+        """A new order of batches."""
+        self.epoch, self.index = self.epoch + 1, 0
+        self.plan, self.planned_for = self.batches.plan(self.epoch), self.world_size
+
+    @property
+    def epoch_progress(self) -> float:
+        """By batches."""
+        return self.index / len(self.plan)
+
+    def next_batch(self) -> PairBatch | None:
+        """The next of this epoch."""
+        if self.index >= len(self.plan):
+            return None
+        batch = self.batches.batch(self.plan, self.index)
+        self.index += 1
+        return batch
+
+    def rate_scale(self, batch: PairBatch) -> float:
+        """All batches alike."""
+        return 1.0
+
+    def loss(self, module: nn.Module, batch: PairBatch) -> StepLoss:
+        """The mean over the batch of all processes: their gradients are averaged, so each counts by its tokens."""
+        total, nats = module(*self._inputs(batch), batch.targets.to(self.device))
+        share = self.world_size / batch.target_tokens
+        return StepLoss(total * share, nats.item() * share, batch.target_tokens)
+
+    @torch.no_grad()
+    def validate(self) -> Validation:
+        """Perplexity when the target is known, BLEU of greedy translations as `eval` has it, how binary gates are."""
+        with evaluating(self.model):
+            loss, gates = self._validation_loss()
+            bleu = self._validation_bleu() if self._can_translate(loss) else 0.0
+        scores = {"bleu": bleu, "perplexity": math.exp(min(loss, 700.0)), **saturation(gates)}
+        return Validation(loss, scores, -bleu if self._is_by_bleu else loss, histograms(gates))
+
+    def _can_translate(self, loss: float) -> bool:
+        """Whether to look: random weights never end a translation, and a loss that is not finite the loop tells of."""
+        is_random = self.epoch == self.index == 0 and self.recipe.train.finetune_from is None
+        return math.isfinite(loss) and not is_random
+
+    def _validation_loss(self) -> tuple[float, GateRecord | None]:
+        nats, count, gates = 0.0, 0, None
+        eos, size = [tokenizer.eos_id for tokenizer in self.tokenizers], self.recipe.evaluate.batch_size
+        looked_at = len(self.valid) // 2 // size  # batches go from the shortest sentences to the longest
+        for index, (_, batch) in enumerate(evaluation_batches(self.valid, *eos, batch_size=size)):
+            if index == looked_at:
+                with record_gates(self.model) as gates:
+                    features = self.model(*self._inputs(batch))
+                hide_padding(gates, batch)
+            else:
+                features = self.model(*self._inputs(batch))
+            targets = batch.targets.to(self.device)
+            losses = self.model.token_losses(features[targets >= 0], targets[targets >= 0])
+            nats += losses.sum(dtype=torch.float64).item()
+            count += len(losses)
+        return nats / count, gates
+
+    def _validation_bleu(self) -> float:
+        sources, references = self._valid_texts
+        found = self.translator.search(sources, beam=1, max_source=None)
+        how = self.recipe.evaluate.bleu
+        texts = [best[0].text for best in found]
+        return corpus_bleu(texts, references, tokenize=how.tokenize, lowercase=how.lowercase)
+
+    @cached_property
+    def _is_by_bleu(self) -> bool:
+        """Whether the best validation is that of the highest BLEU; of words fewer than four there is none."""
+        return self.recipe.train.best_by == "bleu" and can_be_scored(
+            self._valid_texts[1], tokenize=self.recipe.evaluate.bleu.tokenize
+        )
+
+    @cached_property
+    def _valid_texts(self) -> tuple[list[str], list[str]]:
+        assert self.valid.files is not None, "validation needs the texts, not only their tokens"
+        return read_pairs(self.valid.files)
+
+    def _inputs(self, batch: PairBatch) -> tuple[Tensor, Tensor, Tensor]:
+        return batch.source.to(self.device), batch.source_lengths, batch.inputs.to(self.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which batch of which epoch comes next."""
+        return {"epoch": self.epoch, "index": self.index, "planned_for": self.planned_for}
+
+    def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
+        """Goes there; the epoch ends with the batches that it began with, also with another number of processes."""
+        state = states[0]
+        self.epoch, self.index = int(state["epoch"]), int(state["index"])
+        self.planned_for = int(state.get("planned_for", len(states)))
+        batches = self.batches
+        if self.planned_for != self.world_size:
+            batches = self._batches(batches.corpus, 0, self.planned_for)
+        self.plan = batches.plan(self.epoch)
+        if not 0 <= self.index <= len(self.plan.bounds):
+            raise ValueError(f"batch {self.index} is not one of {len(self.plan.bounds)}")
+        smallest = int((self.plan.bounds[:, 1] - self.plan.bounds[:, 0]).min())
+        if smallest < self.world_size:
+            raise G2Error(
+                f"this epoch was begun with {self.planned_for} process(es) and has a batch of {smallest} pair(s), "
+                f"which {self.world_size} processes cannot share; go on with {smallest} at most until the epoch ends"
+            )

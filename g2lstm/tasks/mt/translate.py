@@ -1,0 +1,128 @@
+"""Translation of many sentences: batches of like length, beam search in each, results in the order of the sources."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from g2lstm.errors import G2Error
+from g2lstm.nn.mode import evaluating
+from g2lstm.tasks.mt.beam import Hypothesis, beam_search
+from g2lstm.tasks.mt.model import TranslationModel
+
+Progress = Callable[[int, int], None]  # sentences done, sentences in all
+
+MAX_SOURCE = 1000  # tokens; a longer line is hardly a sentence
+_USUAL_LENGTH = 50  # batches of longer sources have fewer sentences, so that memory stays the same
+
+
+def translate(
+    model: TranslationModel,
+    sources: Sequence[Sequence[int]],
+    *,
+    source_eos: int,
+    target_eos: int,
+    beam: int = 5,
+    length_penalty: float = 1.0,
+    max_length: int | None = None,
+    max_source: int | None = MAX_SOURCE,
+    n_best: int = 1,
+    batch_size: int = 64,
+    keep_attention: bool = False,
+    forbidden: Sequence[int] = (),
+    eval_gate: str | None = None,
+    progress: Progress | None = None,
+) -> list[list[Hypothesis]]:
+    """The best translations of each source, best first. An empty source has one translation, which is empty.
+
+    Args:
+        model: whose mode and gates are as before at the end.
+        sources: token ids of each sentence, without `<eos>`.
+        source_eos: the id of `<eos>` in the source vocabulary.
+        target_eos: the id of `<eos>` in the target vocabulary.
+        beam: this and the next as in `beam_search`.
+        length_penalty: see there.
+        max_length: tokens that a translation may have before `<eos>`; None for ten more than twice its source.
+        max_source: a source of more tokens is an error; None for no limit.
+        n_best: translations wanted of each source.
+        batch_size: sentences translated at a time; fewer where they are long. It does not change the result, but for
+            rounding where a compressed model translates one at a time.
+        keep_attention: give each translation its attention, (len(tokens) + 1, len(source) + 1).
+        forbidden: target ids that never come, such as that of `<unk>`.
+        eval_gate: "soft", "tempered" or "hard"; None for the model's own.
+        progress: called with the sentences translated so far and those in all.
+    """
+    for name, value in {"batch_size": batch_size, "max_length": max_length}.items():
+        if value is not None and value < 1:
+            raise G2Error(f"{name} must be at least 1, got {value}")
+    for line, source in enumerate(sources, start=1):
+        if max_source is not None and len(source) > max_source:
+            raise G2Error(
+                f"line {line} has {len(source)} tokens, more than max_source, which is {max_source}; "
+                "split it into sentences, or raise --max-source"
+            )
+    results = [[Hypothesis([], 0.0, 0.0)] for _ in sources]
+    done = sum(not len(source) for source in sources)
+    device = model.softmax_bias.device
+    # One sentence at a time, nothing depends on which sentences share a batch: compressed weights may be read packed.
+    with evaluating(model, eval_gate, packed=min(batch_size, len(sources)) == 1), torch.inference_mode():
+        for places in _batches([len(source) for source in sources], batch_size):
+            batch = [sources[place] for place in places]
+            lengths = torch.tensor([len(source) for source in batch])
+            memory = model.encode(_pad(batch, source_eos).to(device), lengths + 1)
+            limits = 2 * lengths + 10 if max_length is None else torch.full_like(lengths, max_length)
+            found = beam_search(
+                model.step,
+                model.start(memory),
+                len(batch),
+                eos=target_eos,
+                max_lengths=limits.to(device),
+                beam=beam,
+                length_penalty=length_penalty,
+                n_best=n_best,
+                forbidden=forbidden,
+                keep_attention=keep_attention,
+            )
+            for place, best in zip(places, found, strict=True):
+                results[place] = [_without_padding(one, len(sources[place]) + 1) for one in best]
+            done += len(places)
+            if progress is not None:
+                progress(done, len(sources))
+    return results
+
+
+def replace_unknown(words: Sequence[str], source: Sequence[str], attention: Tensor, *, unknown: str) -> list[str]:
+    """The words of a translation, with the source word most looked at in place of each unknown one.
+
+    Args:
+        words: of the translation.
+        source: its words, each a token.
+        attention: (len(words) + 1, len(source) + 1), as in a `Hypothesis`; `<eos>` is never copied.
+        unknown: what stands for an unknown word.
+    """
+    if not source:
+        return list(words)
+    places = attention[: len(words), : len(source)].argmax(dim=1).tolist()
+    return [source[place] if word == unknown else word for word, place in zip(words, places, strict=True)]
+
+
+def _batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+    """The places of non-empty sources, batch by batch; the longest first, so that too little memory shows at once."""
+    order = sorted((place for place, length in enumerate(lengths) if length), key=lambda place: -lengths[place])
+    while order:
+        size = max(1, min(batch_size, batch_size * _USUAL_LENGTH // lengths[order[0]]))
+        yield order[:size]
+        order = order[size:]
+
+
+def _pad(sources: Sequence[Sequence[int]], eos: int) -> Tensor:
+    """Sources as (S, B), each with `<eos>` after it and as padding; the longest comes first."""
+    size = len(sources[0]) + 1
+    return torch.tensor([[*source, *[eos] * (size - len(source))] for source in sources]).t()
+
+
+def _without_padding(hypothesis: Hypothesis, size: int) -> Hypothesis:
+    if hypothesis.attention is None:
+        return hypothesis
+    return replace(hypothesis, attention=hypothesis.attention[:, :size].clone())

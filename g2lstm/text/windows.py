@@ -1,0 +1,123 @@
+"""A token stream as training reads it: side by side in columns, window after window down the columns."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from g2lstm.errors import G2Error
+from g2lstm.text.corpus import TokenStream
+
+IGNORED = -100  # a target that is not to be predicted; the default of torch's cross entropy
+
+
+class Window(NamedTuple):
+    """What one step of truncated back-propagation reads."""
+
+    tokens: Tensor  # (T, B), int64
+    targets: Tensor  # (T, B), int64: the token after each
+    position: int  # the row after this window: where to go on
+
+
+class Columns:
+    """A stream cut into B columns of equal length that stand side by side; nothing is copied until it is read.
+
+    Column b reads the tokens from b * rows on, and the target of each token is the one that follows it in the stream,
+    so no prediction is lost between two columns.
+
+    Args:
+        stream: the tokens.
+        batch_size: B, over all processes together.
+        rank: which process this is; it reads its own share of the columns.
+        world_size: how many processes there are; it must divide the batch size.
+        keep_tail: keep the last tokens that do not fill a row, with the places after them marked `IGNORED`, so that
+            every token but the first is predicted exactly once. Otherwise up to B - 1 tokens at the end are left out.
+    """
+
+    def __init__(
+        self, stream: TokenStream, batch_size: int, *, rank: int = 0, world_size: int = 1, keep_tail: bool = False
+    ) -> None:
+        if batch_size < 1 or batch_size % world_size:
+            raise G2Error(
+                f"the batch size must be a multiple of the number of processes, {world_size}, got {batch_size}"
+            )
+        if not 0 <= rank < world_size:
+            raise G2Error(f"the rank must lie between 0 and {world_size - 1}, got {rank}")
+        predictions = len(stream) - 1
+        needed = 1 if keep_tail else batch_size
+        if predictions < needed:
+            raise G2Error(
+                f"a text of {len(stream)} tokens is too short for a batch of {batch_size}, which needs {needed + 1} at "
+                "least; use a smaller batch size or more text"
+            )
+        self.stream = stream
+        self.rows = -(-predictions // batch_size) if keep_tail else predictions // batch_size
+        self.predictions = predictions if keep_tail else self.rows * batch_size
+        self.local_batch = batch_size // world_size
+        self._first = rank * self.local_batch
+
+    def window(self, start: int, length: int) -> Window:
+        """The rows from `start` on, `length` of them or as many as are left.
+
+        Returns:
+            tokens and targets: (T, B / world_size), with T at most `length`.
+        """
+        if not 0 <= start < self.rows or length < 1:
+            raise G2Error(f"a window starts in rows 0 to {self.rows - 1} and has a row at least, got {start}, {length}")
+        length = min(length, self.rows - start)
+        block = np.full((self.local_batch, length + 1), IGNORED, dtype=np.int64)
+        for index, row in enumerate(block):
+            tokens = self.stream.read((self._first + index) * self.rows + start, length + 1)
+            row[: len(tokens)] = tokens
+        both = torch.from_numpy(block).t()
+        # Past the end of the stream there is nothing to predict; any token will do as the input.
+        return Window(both[:-1].clamp_min(0).contiguous(), both[1:].contiguous(), start + length)
+
+    def windows(self, lengths: Iterable[int], start: int = 0) -> Iterator[Window]:
+        """Windows from row `start` to the end of the columns.
+
+        One length is taken for each window and none in advance: to resume, give the last window's `position`, and set
+        the generator behind `lengths` to the state it had after that window.
+
+        Args:
+            lengths: of the windows, for example `itertools.repeat(70)`.
+            start: the first row to read.
+        """
+        remaining = iter(lengths)
+        while start < self.rows:
+            length = next(remaining, None)
+            if length is None:
+                return
+            window = self.window(start, length)
+            yield window
+            start = window.position
+
+
+def sample_bptt(
+    bptt: int,
+    generator: torch.Generator,
+    *,
+    deviation: float = 5.0,
+    half_probability: float = 0.05,
+    minimum: int = 5,
+) -> int:
+    """The length of a window, drawn as for AWD-LSTM: from N(bptt, 5), now and then from N(bptt / 2, 5), never below 5.
+
+    Args:
+        bptt: the usual length.
+        generator: where the two numbers that decide are drawn from.
+        deviation: standard deviation.
+        half_probability: how often the mean is half as long.
+        minimum: the shortest length.
+    """
+    uniform = torch.rand((), dtype=torch.float64, generator=generator).item()
+    normal = torch.randn((), dtype=torch.float64, generator=generator).item()
+    mean = bptt / 2 if uniform < half_probability else bptt
+    return max(minimum, int(mean + deviation * normal))
+
+
+def learning_rate_scale(length: int, bptt: int) -> float:
+    """What the learning rate is multiplied by for a window, so that short ones do not weigh more for each token."""
+    return length / bptt

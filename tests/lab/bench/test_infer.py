@@ -1,0 +1,97 @@
+"""The contestants of `g2lstm bench infer` compute the same, and its table says what was not measured."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from g2lstm.cli.bench import app
+from g2lstm.errors import G2Error
+from g2lstm.lab.bench import infer, peers
+from g2lstm.lab.bench.infer import CONTESTANTS, OURS, PEERS, Stack, make_ours, make_stack, measure
+
+TINY = Stack(6, 32, 2)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(infer, "_PAUSE", 0.0)
+    monkeypatch.setattr(infer, "_BURST", 1e-4)
+
+
+def expected(lstm, inputs, steps):
+    x = torch.from_numpy(np.resize(inputs, (steps, *inputs.shape[1:])))
+    return lstm(x)[0][-1].numpy()
+
+
+@pytest.mark.parametrize("name", list(PEERS))
+def test_peers_compute_the_stack(name):
+    lstm, inputs = make_stack(TINY)
+    inputs = inputs[:5]
+    run = PEERS[name](lstm, inputs)
+    for steps, in_all in ((3, 3), (4, 7), (1, 8)):  # states and inputs go on from call to call
+        found = run(steps)
+        wanted = expected(lstm, inputs, in_all)
+        assert found.shape == wanted.shape
+        off = np.abs(found - wanted).max()
+        # Eight bits show; gates in a wrong order would show more.
+        assert 1e-4 < off < 0.1 if "int8" in name else off < 1e-5
+
+
+def test_ours_compute_the_stack_and_know_their_bytes():
+    lstm, inputs = make_stack(TINY)
+    sizes = {}
+    for name, spec in OURS.items():
+        run, sizes[name] = make_ours(lstm, spec, inputs)
+        run(3)
+        if spec is None or "int8" in name:
+            np.testing.assert_allclose(run(2), expected(lstm, inputs, 5), atol=1e-5 if spec is None else 0.6)
+    weights, rows = (6 + 32 + 32 + 32) * 128, 2 * 2 * 128
+    assert sizes["ours, float32"] == 4 * (weights + rows)
+    assert sizes["ours, int8"] == weights + 4 * rows + 4 * rows  # scales, biases
+    assert list(sizes.values()) == sorted(sizes.values(), reverse=True)
+
+
+def test_the_table():
+    rounds = []
+    rows = list(measure(2, (TINY, Stack(3, 4, 1)), lambda: rounds.append(1)))
+    assert [row.name for row in rows] == [*CONTESTANTS] * 2
+    assert [row.stack for row in rows[:: len(CONTESTANTS)]] == ["6→32×2", "3→4×1"]
+    assert len(rounds) == 4
+    for k in (0, len(CONTESTANTS)):
+        medians = [row.microseconds for row in rows[k : k + len(PEERS)]]
+        assert rows[k + medians.index(min(medians))].ratio == 1
+    assert all(row.microseconds > 0 and row.ratio > 0 and not row.missing for row in rows)
+    assert [row.stored_bytes is None for row in rows[: len(CONTESTANTS)]] == [True] * len(PEERS) + [False] * len(OURS)
+    assert str(Stack(650, 650, 2)) == "650×2"
+
+
+def test_what_is_not_there_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    monkeypatch.delattr(torch.ao.quantization, "quantize_dynamic")
+    monkeypatch.setattr(infer, "STACKS", (TINY,))
+    done = CliRunner().invoke(app, ["infer", "--rounds", "1", "--json"])
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout)
+    assert set(answer) == {"threads", "kernel", "rows"}
+    missing = {row["name"]: row["missing"] for row in answer["rows"] if row["missing"]}
+    assert list(missing) == list(PEERS)[1:]
+    assert all(row["microseconds"] is None for row in answer["rows"] if row["missing"])
+    assert "has no dynamic quantisation any more" in missing["torch dynamic int8"]
+    assert "pip install 'g2lstm[export]'" in missing["ONNX Runtime dynamic int8"]
+    shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["infer", "--rounds", "1"]).output
+    assert "ONNX Runtime float32: not available: onnx and onnxruntime are not installed" in shown
+    assert "ours, small" in shown
+
+
+def test_a_graph_that_was_not_quantised_is_no_peer(monkeypatch):
+    from onnxruntime import quantization
+
+    monkeypatch.setattr(
+        quantization, "quantize_dynamic", lambda before, after, **_: after.write_bytes(before.read_bytes())
+    )
+    with pytest.raises(G2Error, match="does not quantise the operator LSTM: its graph has LSTM"):
+        peers.onnxruntime_int8(*make_stack(TINY))

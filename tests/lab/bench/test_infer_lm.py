@@ -1,0 +1,67 @@
+"""`g2lstm bench infer` of a trained language model: every way to run its layers predicts the same text."""
+
+import json
+
+import pytest
+
+import g2lstm
+from g2lstm.errors import G2Error
+from g2lstm.lab.bench import infer, infer_lm
+from g2lstm.lab.bench.infer import CONTESTANTS
+from tests.cli.command import run as command
+from tests.runs.toys import language_run, translation_run
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, tmp_path):
+    monkeypatch.setattr(infer, "_PAUSE", 0.0)
+    monkeypatch.setattr(infer, "_BURST", 1e-4)
+    monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
+
+
+def test_the_table_has_size_speed_and_the_models_own_perplexity(tmp_path):
+    run = language_run(tmp_path)
+    rows = {row.name: row for row in infer_lm.measure(run, rounds=2, tokens=60)}
+    assert list(rows) == list(CONTESTANTS)
+    trained = g2lstm.load(run)
+    wanted = trained.score(trained.split("test").read(0, 61)).perplexity
+    for name, row in rows.items():
+        assert row.perplexity == pytest.approx(wanted, rel=1e-5 if "float32" in name else 0.05), name
+        assert row.microseconds > 0
+    assert min(row.ratio for name, row in rows.items() if name in infer.PEERS) == 1
+    weights, biases = 4 * 12 * (10 + 12) + 4 * 10 * (12 + 10), 2 * 4 * (12 + 10)
+    assert rows["ours, float32"].megabytes == rows["torch.nn.LSTM float32"].megabytes == 4 * (weights + biases) / 1e6
+    assert rows["torch dynamic int8"].megabytes == (weights + 4 * biases) / 1e6
+
+
+def test_what_is_missing_is_said(tmp_path, monkeypatch):
+    def missing(*_):
+        raise G2Error("not here")
+
+    monkeypatch.setitem(infer.PEERS, "torch dynamic int8", missing)
+    run = language_run(tmp_path)
+    rows = {row.name: row for row in infer_lm.measure(run, rounds=1, tokens=20)}
+    assert rows["torch dynamic int8"] == ("torch dynamic int8", None, None, None, None, 20, "not available: not here")
+    done = command("bench", "infer", run, "--rounds", "1")
+    assert done.returncode == 0, done.stderr
+    assert "torch dynamic int8: not available: not here" in done.stdout
+
+
+def test_the_run_says_which_task_is_measured(tmp_path):
+    language, translation = language_run(tmp_path / "lm"), translation_run(tmp_path / "mt")
+    rows = json.loads(command("bench", "infer", language, "--rounds", "1", "--json").stdout)["rows"]
+    assert [row["name"] for row in rows] == list(CONTESTANTS)
+    assert {row["tokens"] for row in rows} == {len(g2lstm.load(language).split("test")) - 1}
+    rows = json.loads(command("bench", "infer", translation, "--json").stdout)["rows"]
+    assert rows[0]["name"] == "beam 5"
+    done = command("bench", "infer", language, "--task", "mt")
+    assert done.returncode == 2
+    assert "'lm'" in done.stderr
+
+
+def test_a_compressed_run_is_refused(tmp_path):
+    run = language_run(tmp_path)
+    assert command("compress", run, "small", "--no-score", "--out", tmp_path / "small").returncode == 0
+    done = command("bench", "infer", tmp_path / "small")
+    assert done.returncode == 2
+    assert "is compressed already; give the run that it was made of" in done.stderr

@@ -1,0 +1,165 @@
+"""Counts of gate values: those of a direct count, whatever the pieces they came in."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from g2lstm import G2LSTM, G2Error
+from g2lstm.look import GateHistogram, watch
+from g2lstm.look.places import Place
+
+
+def histogram_of(*pieces):
+    histogram = GateHistogram(pieces[0].size(-1), is_memory=True)
+    for piece in pieces:
+        histogram.add(piece)
+    return histogram
+
+
+def test_counts_are_those_of_a_direct_count():
+    values = torch.cat(
+        [torch.rand(50, 3, 7), torch.rand(20, 3, 7).round(), torch.arange(0, 2.1, 0.1).view(1, 3, 7) / 2]
+    )
+    histogram = histogram_of(values[:40], values[40:])
+    direct = [0] * 100
+    for value in values.flatten().tolist():
+        direct[min(math.floor(torch.tensor(value).mul(100).item()), 99)] += 1
+    assert histogram.counts.tolist() == direct
+    assert histogram.values == values.numel()
+    assert histogram.below == (values < 0.1).double().mean().item()
+    assert histogram.above == (values >= 0.9).double().mean().item()
+    assert histogram.mean == pytest.approx(values.double().mean().item())
+    assert histogram.distance == pytest.approx(torch.minimum(values, 1 - values).double().mean().item())
+    torch.testing.assert_close(histogram.unit_means, values.double().flatten(0, 1).mean(0))
+
+
+@pytest.mark.parametrize("edge", [0.1, 0.9])
+def test_the_edges_are_exact(edge):
+    at = torch.tensor(edge)
+    before, after = (torch.nextafter(at, torch.tensor(end)) for end in (0.0, 1.0))
+    counts = histogram_of(torch.stack([before, at, after]).view(3, 1)).counts
+    bin_of_edge = round(edge * 100)
+    assert (counts[bin_of_edge - 1].item(), counts[bin_of_edge].item()) == (1, 2)
+
+
+def test_rows_of_padding_are_left_out():
+    values = torch.rand(9, 2, 4)
+    padded = values.clone()
+    padded[5:, 1] = torch.nan
+    histogram, expected = histogram_of(padded), histogram_of(values[:5].flatten(0, 1), values[5:, 0])
+    assert histogram.steps == 14
+    assert histogram.counts.tolist() == expected.counts.tolist()
+    assert histogram.mean == pytest.approx(expected.mean)
+    assert histogram.half_lives() == pytest.approx(expected.half_lives())
+
+
+def test_merging_is_counting_on():
+    one, two = torch.rand(30, 5), torch.rand(20, 5)
+    merged, other = histogram_of(one), histogram_of(two)
+    merged.merge(other)
+    together = histogram_of(torch.cat([one, two]))
+    assert merged.counts.tolist() == together.counts.tolist()
+    for name in ("mean", "below", "above", "entropy", "distance", "steps"):
+        assert getattr(merged, name) == pytest.approx(getattr(together, name))
+    assert merged.half_lives() == pytest.approx(together.half_lives())
+
+
+def test_entropy_is_that_of_each_units_decision():
+    always, never = torch.full((8, 1), 0.7), torch.zeros(8, 1)
+    coin = torch.tensor([0.5, 0.4999] * 4).unsqueeze(1)  # a half is open, as for hard gates
+    rare = torch.tensor([0.9] + [0.1] * 7).unsqueeze(1)
+    assert histogram_of(torch.cat([always, never], 1)).entropy == 0
+    assert histogram_of(coin).entropy == pytest.approx(1)
+    bits = -(math.log2(1 / 8) / 8 + 7 / 8 * math.log2(7 / 8))
+    assert histogram_of(torch.cat([rare, always], 1)).entropy == pytest.approx(bits / 2)
+
+
+def test_half_life():
+    steady = torch.full((50, 1), 0.5 ** (1 / 7))
+    assert histogram_of(steady).half_lives() == pytest.approx([7, 7, 7], rel=1e-5)
+    slow, fast = torch.full((4, 1), 0.5**0.01), torch.full((4, 1), 0.25)
+    assert histogram_of(torch.cat([slow, fast], 1)).half_lives((0.0, 1.0)) == pytest.approx([0.5, 100], rel=1e-3)
+    # what is left after n steps is the product of the gates, which is what the half-life foretells
+    gates = torch.rand(400, 1, dtype=torch.float64)
+    (life,) = histogram_of(gates).half_lives((0.5,))
+    assert gates.log2().sum().item() == pytest.approx(-400 / life, rel=1e-3)
+    closed_once = torch.cat([torch.zeros(1, 1), torch.ones(99, 1)])
+    assert histogram_of(closed_once).half_lives((0.5,))[0] == pytest.approx(100 / 19.93, rel=1e-3)
+    assert histogram_of(torch.ones(5, 1)).half_lives((0.5,))[0] == pytest.approx(math.log(2) * 1e6, rel=0.1)
+
+
+def test_mistakes():
+    with pytest.raises(G2Error, match="no gate was seen"):
+        _ = GateHistogram(3).mean
+    with pytest.raises(G2Error, match="gates of 4 units, and those before were of 3"):
+        GateHistogram(3).add(torch.rand(2, 4))
+    closed = GateHistogram(3)
+    closed.add(torch.rand(2, 3))
+    with pytest.raises(G2Error, match="only the histogram of a forget gate"):
+        closed.half_lives()
+    with pytest.raises(G2Error, match="of 3 and of 4 units cannot be merged"):
+        GateHistogram(3).merge(GateHistogram(4))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lower = G2LSTM(5, 6, bidirectional=True)
+        self.upper = nn.LSTM(12, 4, 2)
+
+    def forward(self, x):
+        return self.upper(self.lower(x)[0])[0]
+
+
+def test_any_model_can_be_watched():
+    model = Model().eval()
+    inputs = [torch.randn(length, 2, 5) for length in (3, 7, 4)]
+    with watch(model) as statistics:
+        for x in inputs:
+            model(x)
+        assert [histograms["input"].steps for histograms in statistics.values()] == [28, 28, 28, 28]
+    assert [(place.name, place.direction) for place in statistics] == [
+        ("lower", "forward"),
+        ("lower", "backward"),
+        ("upper.l0", "forward"),
+        ("upper.l1", "forward"),
+    ]
+    gates = [model.lower(x, return_gates=True)[2] for x in inputs]
+    for index, direction in enumerate(("forward", "backward")):
+        histograms = statistics[Place("lower", direction, f"lower, {direction}")]
+        for gate, histogram in histograms.items():
+            expected = histogram_of(*(getattr(each, gate)[index] for each in gates))
+            assert histogram.counts.tolist() == expected.counts.tolist()
+            assert histogram.mean == pytest.approx(expected.mean)
+    assert statistics.mode == "evaluation"
+    summary = statistics.summary()
+    assert summary[1]["title"] == "lower, backward"
+    assert set(summary[3]["gates"]["forget"]) - set(summary[3]["gates"]["input"]) == {"half_life_steps"}
+    total = sum(histograms["forget"].counts for histograms in statistics.values())
+    assert statistics.counts("forget").tolist() == total.tolist()
+    model.train()
+    with watch(model.lower) as other:
+        model.lower(inputs[0])
+        model.lower.forward(inputs[0])
+    assert other.mode == "training"
+    assert next(iter(other.values()))["output"].steps == 12
+    with pytest.raises(G2Error, match="different models"):
+        statistics.merge(other)
+
+
+def test_watching_keeps_no_gates():
+    layer = G2LSTM(5, 6).eval()
+    with watch(layer), torch.no_grad():
+        kept = layer._gate_listener.__self__
+        layer(torch.randn(4, 2, 5))
+        assert kept == []
+
+
+def test_packed_sequences_have_no_padding():
+    layer = G2LSTM(5, 6, bidirectional=True).eval()
+    packed = nn.utils.rnn.pack_sequence([torch.randn(n, 5) for n in (6, 3, 1)])
+    with watch(layer) as statistics:
+        layer(packed)
+    assert [histograms["forget"].steps for histograms in statistics.values()] == [10, 10]

@@ -1,0 +1,181 @@
+"""Pictures: they show the values they are given, keep any text as it is, and are the same file each time."""
+
+import struct
+
+import numpy as np
+import pytest
+
+from g2lstm.look.examine import examine
+from g2lstm.look.gallery import write_gallery
+from g2lstm.look.pictures.histograms import draw_histograms, draw_layers
+from g2lstm.look.pictures.sigmoid import draw_sigmoid
+from g2lstm.look.pictures.style import save
+from g2lstm.look.pictures.training import draw_saturation, has_saturation
+from g2lstm.look.pictures.units import draw_units
+from g2lstm.look.pictures.words import MAX_WORDS, draw_words
+from g2lstm.look.places import Place
+from g2lstm.look.reading import LayerReading, Reading, read_sentence
+from g2lstm.look.record import record_split
+
+TEXT = "the cat costs $ 5 , a$^$b , \x1b 猫 <b>"
+
+
+@pytest.fixture(scope="module")
+def layers(language):
+    return record_split(language, "valid").statistics.summary()
+
+
+def texts(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def heights(axes):
+    return np.array([bar.get_height() for bar in sorted(axes.patches, key=lambda bar: bar.get_x())])
+
+
+def test_histograms_have_the_counts(layers):
+    figure = draw_histograms({"one": layers, "two": layers[:1]}, "evaluation, soft gates")
+    panels = np.array(figure.axes).reshape(2, 2)
+    for row, gate in zip(panels, ("input", "forget"), strict=True):
+        for axes, shown in zip(row, (layers, layers[:1]), strict=True):
+            counts = np.sum([layer["gates"][gate]["counts"] for layer in shown], axis=0)
+            np.testing.assert_allclose(heights(axes), 100 * counts.reshape(50, 2).sum(1) / counts.sum())
+            below = round(100 * counts[:10].sum() / counts.sum())
+            assert f"{below} % below 0.1" in texts(axes)[0]
+    assert "evaluation, soft gates" in figure.get_suptitle()
+
+
+def test_layers_have_the_counts(layers):
+    figure = draw_layers({"one": layers}, "training")
+    assert len(figure.axes) == 3 * len(layers)
+    (stairs,) = figure.axes[4].patches
+    counts = np.array(layers[1]["gates"]["forget"]["counts"])
+    np.testing.assert_allclose(stairs.get_data().values, 100 * counts.reshape(50, 2).sum(1) / counts.sum())
+    assert figure.axes[4].get_title() == "layer 2, forget gate $f$"
+
+
+def test_the_sigmoid_has_the_shares(layers):
+    figure = draw_sigmoid({"one": layers}, "evaluation")
+    bars = [bar.get_width() for bar in figure.axes[1].patches]
+    counts = np.sum([layer["gates"]["forget"]["counts"] for layer in layers], axis=0)
+    expected = [100 * part.sum() / counts.sum() for part in (counts[:10], counts[10:90], counts[90:])]
+    np.testing.assert_allclose(bars[3:], expected)
+
+
+def test_words_have_the_means_of_their_gates(language):
+    reading = read_sentence(language, TEXT)
+    figure = draw_words({"one": reading, "two": reading}, "text")
+    first = figure.axes[0]
+    shown = np.asarray(first.images[0].get_array())
+    expected = [gate.mean(1) for layer in reading.layers for gate in (layer.input, layer.forget)]
+    np.testing.assert_array_equal(shown, np.stack(expected))
+    assert [label.get_text() for label in first.get_xticklabels()] == reading.tokens["text"]
+    assert texts(first)[0] == f"{shown[0, 0]:.2f}".removeprefix("0")
+    assert [axes.get_title(loc="left") for axes in figure.axes[:2]] == ["one", "two"]
+
+
+def luminance(colour):
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_numbers_can_be_read_on_their_colours():
+    from matplotlib.colors import to_rgb
+
+    means = np.linspace(0, 1, 101, dtype=np.float32)
+    layer = LayerReading(Place("layers.0", "forward", "layer 1"), *[means[:, None]] * 3)
+    words = [str(k) for k in range(101)]
+    figure = draw_words({"one": Reading({"text": words}, [layer], "evaluation", {"text": []})}, "text")
+    seen = []
+    for axes in figure.axes[:-1]:
+        (image,) = axes.images
+        for text, value in zip(axes.texts, np.asarray(image.get_array()).flatten(), strict=True):
+            lower, higher = sorted((luminance(to_rgb(text.get_color())), luminance(image.to_rgba(value))))
+            seen.append((higher + 0.05) / (lower + 0.05))
+    assert len(seen) == 202
+    assert min(seen) >= 4.5
+
+
+def test_a_long_text_is_drawn_in_lines_and_cut(language):
+    reading = read_sentence(language, "the cat " * 100)
+    figure = draw_words({"one": reading}, "text")
+    panels = [axes for axes in figure.axes if axes.images and axes.get_title(loc="left")]
+    assert sum(axes.images[0].get_array().shape[1] for axes in panels) == MAX_WORDS
+    joined = np.concatenate([np.asarray(axes.images[0].get_array()) for axes in panels], axis=1)
+    np.testing.assert_array_equal(joined[0], reading.layers[0].input[:MAX_WORDS].mean(1))
+    assert f"the first {MAX_WORDS} tokens" in figure.get_suptitle()
+
+
+def test_units_are_sorted_by_their_mean(translation):
+    reading = read_sentence(translation, "die katze lief .")
+    layer = reading.layers[1]
+    figure = draw_units({"one": layer}, [reading.tokens["source"]], reading.mode)
+    shown = np.asarray(figure.axes[1].images[0].get_array())
+    assert (np.diff(shown.mean(1)) >= 0).all()
+    np.testing.assert_array_equal(np.sort(shown, axis=0), np.sort(layer.forget.T, axis=0))
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == reading.tokens["source"]
+
+
+def test_saturation_while_training():
+    def line(tokens, **shares):
+        return {"kind": "valid", "tokens": tokens, **{f"saturation/layers.0/{gate}": x for gate, x in shares.items()}}
+
+    lines = [{"kind": "train", "tokens": 10}, line(2e6, input=0.25, forget=0.5), line(4e6, input=0.5, forget=0.75)]
+    figure = draw_saturation({"one": lines})
+    assert figure.axes[1].lines[0].get_xydata().tolist() == [[2, 50], [4, 75]]
+    assert figure.axes[0].lines[0].get_label() == "layer 1"
+    assert has_saturation(lines)
+    assert not has_saturation(lines[:1])
+
+
+def overlapping(figure):
+    """The pairs of words in a figure that cover each other; numbers along an axis and turned words left out."""
+    figure.draw_without_rendering()
+    renderer = figure._get_renderer()
+    boxes = []
+    for axes in figure.axes:
+        found = [*axes.texts, axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label]
+        found += [*axes.get_yticklabels()]
+        boxes += [
+            (text.get_text(), text.get_window_extent(renderer))
+            for text in found
+            if any(map(str.isalpha, text.get_text()))
+        ]
+    return [(a, b) for n, (a, one) in enumerate(boxes) for b, other in boxes[n + 1 :] if one.overlaps(other)]
+
+
+def test_no_texts_overlap(layers, language, translation):
+    runs = {"a-run-with-a-long-name": layers, "another-run-with-a-long-name": layers}
+    for figure in (
+        draw_histograms(runs, "evaluation"),
+        draw_layers(runs, "evaluation"),
+        draw_sigmoid(runs, "evaluation"),
+    ):
+        assert overlapping(figure) == []
+    reading = read_sentence(translation, "die katze lief .")
+    assert overlapping(draw_words({"one": reading, "two": reading}, "source")) == []
+    assert overlapping(draw_words({"one": read_sentence(language, "the cat")}, "text")) == []
+
+
+def test_any_text_becomes_files(language, tmp_path):
+    found = examine(language, "run", text=TEXT, split=None)
+    names = {file.name for file in write_gallery(tmp_path, {"run with $ and $": found})}
+    pictures = ["histograms", "layers", "sigmoid", "words", "units-layer-1", "units-layer-2"]
+    assert names == {"gates.json", *(f"{name}.{ending}" for name in pictures for ending in ("png", "svg"))}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    assert "<b>" not in (tmp_path / "words.svg").read_text()
+
+
+def test_the_same_picture_is_the_same_file(language, tmp_path):
+    reading = read_sentence(language, TEXT)
+    one, two = (save(draw_words({"run": reading}, "text"), tmp_path / name) for name in ("one", "two"))
+    assert [file.read_bytes() for file in one] == [file.read_bytes() for file in two]
+
+
+def test_a_png_is_large_enough_to_read(layers, tmp_path):
+    png, svg = save(draw_histograms({"one": layers}, "evaluation"), tmp_path / "deep" / "picture.of.it")
+    assert (png.name, svg.name) == ("picture.of.it.png", "picture.of.it.svg")
+    width, height = struct.unpack(">II", png.read_bytes()[16:24])
+    assert width >= 800
+    assert height >= 800
+    assert svg.read_text().startswith("<?xml")

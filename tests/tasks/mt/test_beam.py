@@ -1,0 +1,265 @@
+from itertools import pairwise, product
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from g2lstm.errors import G2Error
+from g2lstm.tasks.mt.beam import beam_search
+
+EOS = 0
+PENALTIES = st.sampled_from([0.0, 0.5, 1.0, 2.0])
+SEEDS = st.integers(0, 10_000)
+
+
+class Output(NamedTuple):
+    log_probabilities: torch.Tensor
+    state: "State"
+    attention: torch.Tensor
+
+
+class State(NamedTuple):
+    nodes: torch.Tensor  # (B, K)
+    is_first: bool = False
+
+    def select(self, sentences, hypotheses):
+        assert (sentences.diff() > 0).all()
+        return State(self.nodes[sentences].gather(1, hypotheses))
+
+
+class Automaton:
+    """A random model with as many states of mind as `nodes`; a sentence is where it starts."""
+
+    def __init__(self, words, seed, *, nodes=50, sharpness=2.0, dtype=torch.float64):
+        generator = torch.Generator().manual_seed(seed)
+        logits = torch.randn(nodes, words, generator=generator, dtype=dtype) * sharpness
+        self.log_probabilities = logits.log_softmax(1)
+        self.following = torch.randint(nodes, (nodes, words), generator=generator)
+        self.looks = torch.rand(nodes, 7, generator=generator)
+        self.words, self.widths = words, []
+
+    def step(self, tokens, state):
+        assert tokens.shape == state.nodes.shape
+        self.widths.append(tuple(tokens.shape))
+        if state.is_first:
+            assert (tokens == EOS).all()
+        nodes = state.nodes if state.is_first else self.following[state.nodes, tokens]
+        return Output(self.log_probabilities[nodes], State(nodes), self.looks[nodes])
+
+    def search(self, starts, max_lengths, **options):
+        state = State(torch.tensor(starts).unsqueeze(1), is_first=True)
+        return beam_search(self.step, state, len(starts), eos=EOS, max_lengths=torch.tensor(max_lengths), **options)
+
+    def nodes_of(self, start, tokens):
+        nodes = [start]
+        for token in tokens:
+            nodes.append(self.following[nodes[-1], token].item())
+        return nodes
+
+    def log_probability(self, start, tokens):
+        steps = zip(self.nodes_of(start, tokens), [*tokens, EOS], strict=True)
+        return sum(self.log_probabilities[node, token].item() for node, token in steps)
+
+
+def slow_search(model, start, max_length, *, beam, length_penalty=1.0, n_best=1, forbidden=()):
+    """The definition, for one sentence, in plain Python, and never ending early."""
+    unfinished, finished = [(0.0, [], start)], []
+    while unfinished and len(finished) < beam:
+        continuations = []
+        for total, tokens, node in unfinished:
+            for word in range(model.words) if len(tokens) < max_length else [EOS]:
+                if word not in forbidden:
+                    likely = total + model.log_probabilities[node, word].item()
+                    continuations.append((likely, [*tokens, word], model.following[node, word].item()))
+        continuations.sort(key=lambda one: -one[0])
+        finished += [one for one in continuations[:beam] if one[1][-1] == EOS]
+        unfinished = [one for one in continuations if one[1][-1] != EOS][:beam]
+    scored = [(total / len(tokens) ** length_penalty, tokens[:-1]) for total, tokens, _ in finished]
+    return sorted(scored, reverse=True)[:n_best]
+
+
+def every_sentence(model, start, max_length, length_penalty):
+    for length in range(max_length + 1):
+        for tokens in product(range(1, model.words), repeat=length):
+            yield model.log_probability(start, tokens) / (length + 1) ** length_penalty, list(tokens)
+
+
+@settings(max_examples=40)
+@given(SEEDS, st.integers(2, 30), st.integers(0, 12), PENALTIES)
+def test_a_beam_of_one_is_greedy(seed, words, max_length, length_penalty):
+    model = Automaton(words, seed)
+    [[got]] = model.search([3], [max_length], beam=1, length_penalty=length_penalty)
+    node, tokens = 3, []
+    while len(tokens) < max_length:
+        word = model.log_probabilities[node].argmax().item()
+        if word == EOS:
+            break
+        tokens.append(word)
+        node = model.following[node, word]
+    assert got.tokens == tokens
+
+
+@given(SEEDS, st.integers(3, 4), st.integers(0, 4), PENALTIES, st.floats(0.1, 4))
+def test_a_beam_that_holds_everything_is_exhaustive_search(seed, words, max_length, length_penalty, sharpness):
+    model = Automaton(words, seed, sharpness=sharpness)
+    first, *others = sorted(every_sentence(model, 5, max_length, length_penalty), reverse=True)[:4]
+    assume(all(before[0] > after[0] for before, after in pairwise([first, *others])))  # equal ones have no order
+    expected = [first, *others][:3]
+    [got] = model.search([5], [max_length], beam=words**4, n_best=3, length_penalty=length_penalty)
+    assert [one.tokens for one in got] == [tokens for _, tokens in expected]
+    assert [one.score for one in got] == pytest.approx([score for score, _ in expected])
+
+
+@given(SEEDS, st.integers(2, 12), st.integers(0, 9), st.integers(1, 6), PENALTIES, st.data())
+def test_is_the_definition_and_stopping_early_changes_nothing(seed, words, max_length, beam, length_penalty, data):
+    model = Automaton(words, seed, sharpness=data.draw(st.floats(0.1, 4)))
+    options = {"beam": beam, "length_penalty": length_penalty, "n_best": data.draw(st.integers(1, beam))}
+    options["forbidden"] = data.draw(st.lists(st.integers(1, words - 1), max_size=3))
+    [got] = model.search([1], [max_length], **options)
+    expected = slow_search(model, 1, max_length, **options)
+    assert [one.tokens for one in got] == [tokens for _, tokens in expected]
+    assert [one.score for one in got] == pytest.approx([score for score, _ in expected])
+
+
+@settings(max_examples=40)
+@given(SEEDS, st.lists(st.tuples(st.integers(0, 49), st.integers(0, 10)), min_size=1, max_size=6), st.integers(1, 5))
+def test_a_batch_is_as_one_sentence_at_a_time(seed, sentences, beam):
+    model = Automaton(8, seed)
+    starts, max_lengths = [start for start, _ in sentences], [length for _, length in sentences]
+    together = model.search(starts, max_lengths, beam=beam, n_best=beam)
+    assert together == [model.search([start], [length], beam=beam, n_best=beam)[0] for start, length in sentences]
+
+
+@settings(max_examples=40)
+@given(SEEDS, st.integers(1, 6), PENALTIES)
+def test_what_is_said_of_hypotheses_is_true(seed, beam, length_penalty):
+    model = Automaton(9, seed)
+    for start, best in enumerate(
+        model.search(list(range(4)), [8] * 4, beam=beam, n_best=beam, length_penalty=length_penalty)
+    ):
+        assert len({tuple(one.tokens) for one in best}) == len(best) == beam
+        assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
+        for one in best:
+            assert EOS not in one.tokens
+            assert one.log_probability == pytest.approx(model.log_probability(start, one.tokens))
+            assert one.score == pytest.approx(one.log_probability / (len(one.tokens) + 1) ** length_penalty)
+            assert one.attention is None
+
+
+@settings(max_examples=40)
+@given(SEEDS, st.integers(1, 5))
+def test_attention_is_that_of_each_token_and_of_the_end(seed, beam):
+    model = Automaton(6, seed)
+    starts, max_lengths = [2, 7, 9], [6, 0, 3]
+    plain = model.search(starts, max_lengths, beam=beam, n_best=beam)
+    kept = model.search(starts, max_lengths, beam=beam, n_best=beam, keep_attention=True)
+    assert kept == plain
+    for start, best in zip(starts, kept, strict=True):
+        for one in best:
+            assert torch.equal(one.attention, model.looks[model.nodes_of(start, one.tokens)])
+
+
+def test_length_penalty_makes_sentences_longer():
+    model = Automaton(6, 0, sharpness=0.5)
+    starts = list(range(20))
+    means = []
+    for length_penalty in (0.0, 0.5, 1.0, 2.0):
+        best = model.search(starts, [10] * 20, beam=50, length_penalty=length_penalty)
+        means.append(sum(len(one.tokens) for [one] in best) / 20)
+    assert means == sorted(means)
+    assert means[0] < means[2] < means[3]
+
+
+def test_stops_as_soon_as_nothing_better_can_come():
+    model = Automaton(5, 0)
+    model.log_probabilities = torch.tensor([0.9, 0.04, 0.03, 0.02, 0.01]).log().expand(50, 5)
+    [[got]] = model.search([0], [30], beam=4, length_penalty=0.0)
+    assert got.tokens == []
+    assert len(model.widths) == 1
+    model.widths.clear()
+    model.search([0], [30], beam=4, n_best=2, length_penalty=0.0)  # the second best is not known yet
+    assert len(model.widths) == 2
+
+
+def test_finished_sentences_leave_the_batch():
+    model = Automaton(5, 0)
+    model.log_probabilities[:, EOS] = -9.0
+    model.search([0, 1, 2], [4, 1, 2], beam=2)
+    assert model.widths == [(3, 1), (3, 2), (2, 2), (1, 2), (1, 2)]
+
+
+def test_the_end_comes_at_the_longest_length_however_unlikely():
+    model = Automaton(40, 0)
+    model.log_probabilities[:, EOS] = -50.0
+    best = model.search([0, 1, 2], [0, 1, 7], beam=3, n_best=3)
+    assert [[len(one.tokens) for one in one_best] for one_best in best] == [[0], [1] * 3, [7] * 3]
+    assert best[0][0].log_probability == -50.0
+    assert best[2][0].log_probability == pytest.approx(model.log_probability(2, best[2][0].tokens))
+
+
+def test_forbidden_words_never_come_and_the_next_best_do():
+    model = Automaton(12, 3)
+    for start in range(10):
+        likeliest = model.log_probabilities[start].argsort(descending=True).tolist()
+        options = {"beam": 4, "n_best": 4, "forbidden": [word for word in likeliest if word != EOS][:5]}
+        [got] = model.search([start], [3], **options)
+        assert [one.tokens for one in got] == [tokens for _, tokens in slow_search(model, start, 3, **options)]
+        assert not {token for one in got for token in one.tokens} & set(options["forbidden"])
+    assert [[one.tokens for one in best] for best in model.search([4], [6], forbidden=range(1, 12))] == [[[]]]
+
+
+def test_impossible_words_make_no_hypotheses():
+    model = Automaton(6, 0)
+    model.log_probabilities[:, 3:] = -torch.inf
+    [best] = model.search([0], [2], beam=10, n_best=10)
+    assert sorted(one.tokens for one in best) == [[], [1], [1, 1], [1, 2], [2], [2, 1], [2, 2]]
+
+
+def test_sums_are_kept_in_single_precision_at_least():
+    model = Automaton(20, 0, dtype=torch.bfloat16, sharpness=0.1)
+    model.log_probabilities[:, EOS] = -40.0
+    [[got]] = model.search([0], [30], beam=2)
+    assert got.log_probability == pytest.approx(model.log_probability(0, got.tokens), rel=1e-6)
+
+
+def test_no_sentences_ask_no_model():
+    model = Automaton(5, 0)
+    state = State(torch.empty(0, 1, dtype=torch.int64), is_first=True)
+    assert beam_search(model.step, state, 0, eos=EOS, max_lengths=torch.empty(0, dtype=torch.int64)) == []
+    assert model.widths == []
+
+
+def test_a_broken_model_is_told():
+    model = Automaton(5, 0)
+    model.log_probabilities[7, 2] = torch.nan
+    with pytest.raises(G2Error, match="log-probabilities are not numbers"):
+        model.search([0, 7], [5, 5])
+
+
+def test_a_whole_penalty_is_that_number_also_for_long_sentences():
+    """1024 to the power of 7 is 0 in 64 bits: a hope computed so would end the search too early."""
+    model = Automaton(6, 3)
+    whole, real = (model.search([1, 2, 3], [1023] * 3, length_penalty=p, n_best=3) for p in (7, 7.0))
+    assert whole == real
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beam": 0}, "beam must be a whole number from 1 to 1000, got 0"),
+        ({"beam": 1.5}, "beam must be a whole number from 1 to 1000, got 1.5"),
+        ({"beam": 5000}, "beam must be a whole number from 1 to 1000, got 5000"),
+        ({"n_best": 0}, "n_best must be from 1 to the beam of 5, got 0"),
+        ({"n_best": 6}, "n_best must be from 1 to the beam of 5, got 6; a wider beam finds more"),
+        ({"length_penalty": -0.1}, "length_penalty must be from 0 to 10, got -0.1"),
+        ({"length_penalty": float("nan")}, "length_penalty must be from 0 to 10, got nan"),
+        ({"forbidden": [3, EOS]}, "<eos>, token id 0, is forbidden"),
+        ({"max_lengths": [3, 4]}, r"max_lengths must be \(1,\), one for each sentence, got \(2,\)"),
+        ({"max_lengths": [-1]}, "max_lengths must be at least 0, got -1"),
+    ],
+)
+def test_bad_arguments(options, message):
+    with pytest.raises(G2Error, match=message):
+        Automaton(5, 0).search([0], **{"max_lengths": [5], **options})

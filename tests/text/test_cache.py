@@ -1,0 +1,68 @@
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from g2lstm.errors import G2Error
+from g2lstm.files import write_atomically
+from g2lstm.text.cache import cache_dir, keep_file
+
+
+def test_the_cache_is_where_the_environment_says(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cache_dir() == cache
+    monkeypatch.delenv("G2LSTM_CACHE")
+    assert cache_dir().name == "g2lstm"
+
+
+def test_a_file_appears_only_when_complete(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file"
+    with write_atomically(path) as file:
+        file.write(b"first")
+        assert not path.exists()
+    assert path.read_bytes() == b"first"
+    with pytest.raises(TypeError), write_atomically(path) as file:
+        file.write(b"second" + "no bytes")  # type: ignore[operator]
+    assert path.read_bytes() == b"first"
+    assert [one.name for one in path.parent.iterdir()] == ["file"]
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    with (
+        pytest.raises(G2Error, match=r"taken cannot be written to: File exists; choose another folder .* G2LSTM_CACHE"),
+        write_atomically(tmp_path / "taken" / "file"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO])
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    path = tmp_path / "file"
+    keep_file(path, b"first")
+
+    def full(handle: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", full)
+    if code == errno.EIO:  # not the user's doing
+        with pytest.raises(OSError, match="Input/output"):
+            keep_file(path, b"second")
+    else:
+        with pytest.raises(
+            G2Error, match=r"file could not be written, the disk is full: .*; what was there before is as"
+        ):
+            keep_file(path, b"second")
+    assert path.read_bytes() == b"first"
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_kept_file_is_written_only_if_it_differs(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    keep_file(path, b"content")
+    before = path.stat().st_mtime_ns
+    keep_file(path, b"content")
+    assert path.stat().st_mtime_ns == before
+    path.write_bytes(b"damaged")
+    keep_file(path, b"content")
+    assert path.read_bytes() == b"content"

@@ -1,0 +1,245 @@
+import re
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from g2lstm.errors import G2Error
+from g2lstm.text import corpus, encode
+from g2lstm.text.corpus import LineStream, TokenStream, prepare_lines, prepare_stream, prepare_tokenizer
+from g2lstm.text.registry import lm_files
+from g2lstm.text.text import read_pieces
+from g2lstm.text.tokenize import Tokenizer, train_word_tokenizer
+
+from .sets import DATA, needs
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def all_of(stream: TokenStream) -> list[int]:
+    return stream.read(0, len(stream)).tolist()
+
+
+def test_each_line_ends_with_eos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = write(tmp_path / "text", "b a b\n\nc b")
+    tokenizer = prepare_tokenizer(text)
+    stream = prepare_stream(text, tokenizer)
+    assert len(stream) == 8
+    assert tokenizer.decode(all_of(stream)) == "b a b\n\nc b\n"
+    assert stream.read(1, 3).tolist() == [tokenizer.id_of("a"), tokenizer.id_of("b"), tokenizer.eos_id]
+    assert stream.read(6, 9).tolist() == [tokenizer.id_of("b"), tokenizer.eos_id]
+    assert stream.read(0, 2).dtype == np.int64
+    whole = all_of(stream)
+    monkeypatch.setattr(corpus, "_MOST_AT_ONCE", 3)  # bytes, of tokens that have two
+    assert all_of(stream) == whole
+
+
+def test_tokens_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = write(tmp_path / "text", "b a b\n\nc b")
+    tokenizer = train_word_tokenizer(["a b c d"])
+    stream = prepare_stream(text, tokenizer)
+    for at_once in (3, 100):
+        monkeypatch.setattr(corpus, "_COUNTED_AT_ONCE", at_once)
+        counts = stream.counts(len(tokenizer))
+        assert {token: counts[tokenizer.id_of(token)] for token in "abcd"} == {"a": 1, "b": 3, "c": 1, "d": 0}
+        assert counts[tokenizer.eos_id] == 3
+        assert counts.sum() == len(stream)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.lists(st.sampled_from("abcd"), max_size=4), min_size=1, max_size=8), st.sampled_from([1, 3, 100]))
+def test_a_stream_is_its_lines_whatever_is_encoded_at_once(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[list[str]], at_once: int
+) -> None:
+    folder = tmp_path_factory.mktemp("text")
+    text = write(folder / "text", "x\n" + "".join(" ".join(line) + "\n" for line in lines))
+    tokenizer = train_word_tokenizer(["x a b c d"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encode, "_ENCODE_LINES", at_once)
+        stream = prepare_stream(text, tokenizer, cache=folder)
+    expected = [token for line in [["x"], *lines] for token in [*map(tokenizer.id_of, line), tokenizer.eos_id]]
+    assert all_of(stream) == expected
+
+
+@settings(max_examples=30)
+@given(st.lists(st.lists(st.sampled_from("abcd"), max_size=40), max_size=8), st.sampled_from([1, 3, 100]))
+def test_lines_are_found_again(tmp_path_factory: pytest.TempPathFactory, lines: list[list[str]], at_once: int) -> None:
+    folder = tmp_path_factory.mktemp("text")
+    lines = [["x"], *lines]
+    text = write(folder / "text", "\n".join(" ".join(line) for line in lines) + "\n")
+    tokenizer = train_word_tokenizer(["x a b c d"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encode, "_ENCODE_LINES", at_once)
+        patch.setattr(encode, "read_pieces", partial(read_pieces, limit=16))  # long lines come in parts
+        stream = prepare_lines(text, tokenizer, cache=folder)
+        expected = [[tokenizer.id_of(word) for word in line] for line in lines]
+        assert all_of(stream) == all_of(prepare_stream(text, tokenizer, cache=folder))
+        assert stream.lengths.tolist() == [len(line) for line in lines]
+        assert [stream.line(number).tolist() for number in range(len(lines))] == expected
+        numbers = np.arange(len(lines), dtype=np.uint8)[::-1]
+        tokens, lengths = stream.columns(numbers, -7)
+    assert lengths.tolist() == [len(line) for line in lines[::-1]]
+    assert tokens.dtype == np.int64
+    assert tokens.shape == (max(map(len, lines)) + 1, len(lines))
+    for column, line in zip(tokens.T.tolist(), expected[::-1], strict=True):
+        assert column == line + [-7] * (len(column) - len(line))
+
+
+def test_an_eos_in_the_text_ends_no_line(tmp_path: Path) -> None:
+    text = write(tmp_path / "text", "a <eos> b\n\nc\n")
+    tokenizer = prepare_tokenizer(text)
+    lines = prepare_lines(text, tokenizer)
+    assert lines.lengths.tolist() == [3, 0, 1]
+    assert lines.line(0).tolist() == tokenizer.encode("a <eos> b")
+    assert lines.line(1).tolist() == []
+
+
+def test_an_index_is_added_to_tokens_and_made_again_if_damaged(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = write(tmp_path / "text", "a b\nc\n" * 10)
+    tokenizer = prepare_tokenizer(text)
+    stream = prepare_stream(text, tokenizer)
+    before = set((cache / "prepared").iterdir())
+    lines = prepare_lines(text, tokenizer)
+    assert isinstance(lines, LineStream)
+    assert lines.path == stream.path
+    (index,) = set((cache / "prepared").iterdir()) - before
+    good = index.read_bytes()
+    other = prepare_lines(write(tmp_path / "other", "a\n"), tokenizer)
+    (other_index,) = set((cache / "prepared").iterdir()) - before - {index, other.path}
+    for damaged in (good[:-8], b"", b"x" * len(good), other_index.read_bytes()):
+        index.write_bytes(damaged)
+        assert prepare_lines(text, tokenizer).lengths.tolist() == [2, 1] * 10
+        assert index.read_bytes() == good
+    monkeypatch.setattr(corpus, "write_tokens", None)
+    assert prepare_lines(text, tokenizer).lengths.tolist() == [2, 1] * 10
+
+
+def test_several_texts_share_a_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [write(tmp_path / "one", "a a b\n"), write(tmp_path / "two", "b c c c\n")]
+    tokenizer = prepare_tokenizer(texts)
+    assert [tokenizer.token_of(index) for index in range(len(tokenizer))] == ["<unk>", "<eos>", "c", "a", "b"]
+    assert len(prepare_tokenizer(texts[0])) == 4
+    options = [{}, {"is_tokenized": True}, {"prefix_space": True}]
+    several = [prepare_tokenizer(texts, "bpe", vocabulary=260, **one).fingerprint for one in options]
+    assert len(set(several)) == 3
+    monkeypatch.setattr(corpus, "train_tokenizer", None)
+    assert [prepare_tokenizer(texts, "bpe", vocabulary=260, **one).fingerprint for one in options] == several
+
+
+@pytest.mark.parametrize("kind", ["word", "bpe"])
+def test_a_long_line_is_encoded_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    line = " ".join(f"word{k * k % 31}" for k in range(500))
+    text = write(tmp_path / "text", line + "\n")
+    tokenizer = prepare_tokenizer(text, kind, vocabulary=300)
+    monkeypatch.setattr(encode, "read_pieces", partial(read_pieces, limit=64))
+    assert all_of(prepare_stream(text, tokenizer)) == [*tokenizer.encode(line), tokenizer.eos_id]
+
+
+def test_prepared_once_for_the_same_text_and_tokenizer(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = write(tmp_path / "text", "a b\n")
+    stream = prepare_stream(text, prepare_tokenizer(text))
+    assert stream.path.parent == cache / "prepared"
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus, "write_tokens", None)
+        patch.setattr(corpus, "train_tokenizer", None)
+        again = prepare_stream(write(tmp_path / "copy", "a b\n"), prepare_tokenizer(tmp_path / "copy"))
+    assert (again.path, again.text_sha256) == (stream.path, stream.text_sha256)
+    write(text, "a b c\n")
+    assert len(prepare_stream(text, prepare_tokenizer(text))) == 4
+    assert prepare_tokenizer(text, lowercase=True).fingerprint != prepare_tokenizer(text).fingerprint
+
+
+def test_damaged_files_in_the_cache_are_made_again(tmp_path: Path, cache: Path) -> None:
+    text = write(tmp_path / "text", "a b c d\n" * 10)
+    expected = all_of(prepare_stream(text, prepare_tokenizer(text)))
+    files = list((cache / "prepared").iterdir())
+    assert len(files) == 2
+    for damage in (lambda content: content[:-10], lambda content: b"", lambda content: b"x" * len(content)):
+        for file in files:
+            file.write_bytes(damage(file.read_bytes()))
+        assert all_of(prepare_stream(text, prepare_tokenizer(text))) == expected
+
+
+@pytest.mark.parametrize("bad", [b"", b"a\n\xff\n"])
+def test_a_bad_text_leaves_nothing_behind(tmp_path: Path, cache: Path, bad: bytes) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(bad)
+    with pytest.raises(G2Error, match=re.escape(str(text))):
+        prepare_tokenizer(text)
+    with pytest.raises(G2Error, match=re.escape(str(text))):
+        prepare_stream(text, train_word_tokenizer(["a"]))
+    assert not list(cache.rglob("*.*"))
+
+
+def test_the_smallest_type_that_fits(tmp_path: Path) -> None:
+    text = write(tmp_path / "text", "w0 w65533 w65534\n")
+    for size, width in ((2**16 - 2, 2), (2**16 - 1, 4)):
+        tokenizer = train_word_tokenizer(f"w{k}" for k in range(size))
+        stream = prepare_stream(text, tokenizer)
+        assert np.load(stream.path, mmap_mode="r").dtype.itemsize == width
+        assert all_of(stream) == [*tokenizer.encode("w0 w65533 w65534"), tokenizer.eos_id]
+
+
+def test_lengths_can_be_looked_at_again(tmp_path: Path) -> None:
+    text = write(tmp_path / "text", "a b c d\n" * 5000)
+    stream = prepare_lines(text, prepare_tokenizer(text))
+    first = stream.lengths
+    assert first.sum() == stream.lengths.sum() == first.sum() == 20_000
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc")
+def test_scattered_reads_leave_nothing_in_memory(tmp_path: Path) -> None:
+    lines, length = 500_000, 19
+    np.save(tmp_path / "tokens.npy", np.zeros(lines * (length + 1), dtype="<u2"))
+    starts = np.arange(lines, dtype="<i8") * (length + 1)
+    np.save(tmp_path / "index.npy", np.stack((starts, np.full(lines, length, dtype="<i8")), axis=1))
+    stream = LineStream(tmp_path / "tokens.npy", tmp_path / "index.npy", "")
+    stream.columns(np.array([3, 4]), 0)
+
+    def mapped() -> int:
+        """Kilobytes of files in this process's memory."""
+        (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssFile"))
+        return int(line.split()[1])
+
+    before, most = mapped(), 0
+    for number in range(0, lines - 1000, 1000):
+        stream.columns(np.array([number, number + 999]), 0)
+        stream.read(number * 20, 70)
+        most = max(most, mapped())
+    assert most < before + 2_000  # of 28,000
+
+
+def test_the_embedded_text_by_words_and_by_pairs() -> None:
+    files = lm_files("embedded")
+    words = prepare_tokenizer(files["train"], min_frequency=2)
+    pairs = prepare_tokenizer(files["train"], "bpe", vocabulary=1000)
+    assert isinstance(words, Tokenizer)
+    assert len(pairs) == 1000
+    for tokenizer in (words, pairs):
+        stream = prepare_stream(files["valid"], tokenizer)
+        assert all_of(stream).count(tokenizer.eos_id) == len(files["valid"].read_text(encoding="utf-8").splitlines())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "types", "counts"),
+    [
+        pytest.param("ptb", 10_000, (929_589, 73_760, 82_430), marks=needs("ptb")),
+        pytest.param("wikitext-2", 33_278, (2_088_628, 217_646, 245_569), marks=needs("wikitext-2")),
+    ],
+)
+def test_counts_of_the_real_sets(name: str, types: int, counts: tuple[int, int, int]) -> None:
+    files = lm_files(name, data_dir=DATA)
+    tokenizer = prepare_tokenizer(files["train"])
+    assert len(tokenizer) == types
+    assert tuple(len(prepare_stream(files[split], tokenizer)) for split in ("train", "valid", "test")) == counts

@@ -1,0 +1,66 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from g2lstm.errors import G2Error
+from g2lstm.text.embedded import embedded_folder, embedded_sentences
+
+
+def test_there_is_prose_in_every_split() -> None:
+    sentences = embedded_sentences()
+    sizes = {split: sum(len(line.split()) + 1 for line in lines) for split, lines in sentences.items()}
+    assert sizes["train"] > 30_000
+    assert min(sizes["valid"], sizes["test"]) > 2_500
+    words = [word for lines in sentences.values() for line in lines for word in line.split()]
+    assert 0.02 < words.count("the") / len(words) < 0.15
+    assert all(word == word.lower() or word == "N" for word in words)
+    assert not any(character in "".join(words) for character in '"*=`')
+
+
+def test_splits_do_not_share_text() -> None:
+    sentences = embedded_sentences()
+    long = {split: {line for line in lines if len(line.split()) > 20} for split, lines in sentences.items()}
+    assert len(long["train"] & long["test"]) <= 0.02 * len(long["test"])
+    assert len(long["train"] & long["valid"]) <= 0.02 * len(long["valid"])
+
+
+def test_paragraphs_become_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """Heading of it all\n=================\n\n   stmt ::= "if" expression ":" suite and so on it goes\n
+    The "with" statement (see "open()") is built-\n    in since Python 3.5.  It’s a name, e.g. "x + 1" is not.\n
+    >>> the code is not prose at all here\n\n    f(x)\n"""
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", type("module", (), {"topics": {"b": text, "a": text}}))
+    assert embedded_sentences() == {
+        "train": [
+            "the with statement ( see open ) is built-in since python N .",
+            "it's a name , e.g. <code> is not .",
+        ],
+        "valid": [],
+        "test": [],
+    }
+
+
+def test_the_files_are_written_once(cache: Path) -> None:
+    folder = embedded_folder()
+    assert folder.parent == cache / "data"
+    before = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
+    assert sorted(before) == ["test.txt", "train.txt", "valid.txt"]
+    assert (folder / "test.txt").read_text(encoding="utf-8").splitlines() == embedded_sentences()["test"]
+    assert embedded_folder() == folder
+    assert {file.name: file.stat().st_mtime_ns for file in folder.iterdir()} == before
+
+
+def test_damaged_files_are_written_anew(cache: Path) -> None:
+    folder = embedded_folder()
+    whole = {file.name: file.read_bytes() for file in folder.iterdir()}
+    (folder / "test.txt").write_bytes(whole["test.txt"][:-100])
+    (folder / "train.txt").write_bytes(b"X" + whole["train.txt"][1:])
+    (folder / "valid.txt").unlink()
+    assert embedded_folder() == folder
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == whole
+
+
+def test_a_python_without_its_documentation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
+    with pytest.raises(G2Error, match=r"the embedded text is Python's own documentation .* which this Python lacks"):
+        embedded_sentences()

@@ -1,0 +1,158 @@
+import hashlib
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from g2lstm.errors import G2Error
+from g2lstm.text.text import Piece, read_pieces, sample_lines, sha256_of
+
+
+def write(folder: Path, content: bytes) -> Path:
+    path = folder / "some.txt"
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"one two\nthree\n", ["one two", "three"]),
+        (b"one\n\nthree", ["one", "", "three"]),
+        (b"one\r\ntwo\r\n", ["one", "two"]),
+        (b"\xef\xbb\xbfone\n", ["one"]),
+        (b"a\x0bb\xe2\x80\xa8c\x85d\n".replace(b"\x85", b"\xc2\x85"), ["a\x0bb\u2028c\x85d"]),
+    ],
+)
+def test_lines_end_at_newlines_only(tmp_path: Path, content: bytes, lines: list[str]) -> None:
+    assert list(read_pieces(write(tmp_path, content))) == [Piece(line, True) for line in lines]
+
+
+@given(
+    st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"])), min_size=1),
+    st.integers(8, 20),
+)
+def test_long_lines_come_in_parts(tmp_path_factory: pytest.TempPathFactory, lines: list[str], limit: int) -> None:
+    lines = ["x", *lines]
+    path = write(tmp_path_factory.mktemp("text"), "".join(f"{line}\n" for line in lines).encode())
+    joined, current = [], ""
+    for piece in read_pieces(path, limit):
+        assert len(piece.text.encode()) <= limit
+        current += piece.text
+        if piece.ends_line:
+            joined.append(current)
+            current = ""
+    first = lines[0].removeprefix("\ufeff")
+    assert joined == [first, *lines[1:]]
+    assert current == ""
+
+
+@given(
+    st.lists(st.text("ab \u00e9\r", max_size=30)), st.booleans(), st.booleans(), st.lists(st.integers(0, 200)),
+    st.integers(8, 20),
+)  # fmt: skip
+def test_stretches_of_a_file_have_each_line_once(
+    tmp_path_factory: pytest.TempPathFactory,
+    lines: list[str],
+    is_marked: bool,
+    is_ended: bool,
+    cuts: list[int],
+    limit: int,
+) -> None:
+    content = b"\xef\xbb\xbf" * is_marked + "\n".join(["x", *lines]).encode() + b"\n" * is_ended
+    path = write(tmp_path_factory.mktemp("text"), content)
+    bounds = [0, *sorted(cuts), max([len(content), *cuts])]
+    found = [piece for start, stop in pairwise(bounds) for piece in read_pieces(path, limit, start=start, stop=stop)]
+    assert found == list(read_pieces(path, limit))
+
+
+def test_a_line_belongs_to_the_stretch_that_it_begins_in(tmp_path: Path) -> None:
+    path = write(tmp_path, b"ab\ncd\nef\n")
+
+    def texts(start: int, stop: int | None) -> list[str]:
+        return [piece.text for piece in read_pieces(path, start=start, stop=stop)]
+
+    assert texts(0, 3) == ["ab"]
+    assert texts(0, 4) == ["ab", "cd"]
+    assert texts(3, 6) == ["cd"]
+    assert texts(4, 6) == []
+    assert texts(4, None) == ["ef"]
+    assert texts(9, None) == []
+
+
+def test_a_bad_byte_in_a_later_stretch(tmp_path: Path) -> None:
+    path = write(tmp_path, b"one\ntwo\nthr\xe9e\n")
+    with pytest.raises(G2Error, match="byte 0xe9 at offset 11, line 3; convert"):
+        list(read_pieces(path, start=5))
+
+
+def test_a_sample_is_spread_over_the_files(tmp_path: Path) -> None:
+    paths = [tmp_path / "one", tmp_path / "two"]
+    for path, count in zip(paths, (20_000, 10_000), strict=True):
+        path.write_text("".join(f"{path.name} {number:09}\n" for number in range(count)))
+    everything = [line for path in paths for line in path.read_text().splitlines()]
+    total = sum(path.stat().st_size for path in paths)
+    assert list(sample_lines(paths)) == list(sample_lines(paths, total)) == everything
+    sample = list(sample_lines(paths, total // 5))
+    assert len(sample) == pytest.approx(len(everything) / 5, rel=0.1)
+    assert sample == sorted(set(sample) & set(everything))
+    numbers = [int(line.split()[1]) for line in sample if line.startswith("one")]
+    assert len(numbers) == pytest.approx(4000, rel=0.1)
+    for tenth in range(10):
+        assert sum(number // 2000 == tenth for number in numbers) == pytest.approx(400, rel=0.2)
+
+
+def test_a_sample_of_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path, b" \n" * 1000)
+    with pytest.raises(G2Error, match="is empty: it has no text in it"):
+        list(sample_lines([path], 100))
+
+
+def test_a_long_line_is_cut_before_a_space(tmp_path: Path) -> None:
+    path = write(tmp_path, b"aaa bbb ccc ddd\ne")
+    pieces = list(read_pieces(path, 8))
+    assert pieces == [Piece("aaa bbb", False), Piece(" ccc", False), Piece(" ddd", True), Piece("e", True)]
+
+
+def test_a_line_of_exactly_the_limit_without_an_end(tmp_path: Path) -> None:
+    pieces = list(read_pieces(write(tmp_path, b"aaa bbbb"), 8))
+    assert "".join(piece.text for piece in pieces) == "aaa bbbb"
+    assert [piece.ends_line for piece in pieces] == [False, True]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"  \t\n", b"\xef\xbb\xbf"])
+def test_a_file_without_text(tmp_path: Path, content: bytes) -> None:
+    path = write(tmp_path, content)
+    with pytest.raises(G2Error, match=re.escape(f"{path} is empty: it has no text in it")):
+        list(read_pieces(path))
+
+
+def test_a_file_that_is_not_utf8(tmp_path: Path) -> None:
+    path = write(tmp_path, b"caf\xc3\xa9\ngar\xe7on\n")
+    with pytest.raises(G2Error, match=re.escape(f"{path} is not UTF-8 text: byte 0xe7 at offset 9, line 2; convert")):
+        list(read_pieces(path))
+
+
+def test_the_offset_is_that_of_the_file_in_a_long_line_too(tmp_path: Path) -> None:
+    path = write(tmp_path, b"\xef\xbb\xbf" + b"word " * 10 + b"\xff")
+    with pytest.raises(G2Error, match="byte 0xff at offset 53, line 1"):
+        list(read_pieces(path, 16))
+
+
+def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(G2Error, match=re.escape(f"{tmp_path / 'no.txt'} does not exist; give the path of a text file")):
+        list(read_pieces(tmp_path / "no.txt"))
+    with pytest.raises(G2Error, match=re.escape(f"{tmp_path} is a folder, not a text file")):
+        list(read_pieces(tmp_path))
+
+
+def test_a_file_that_the_system_refuses(tmp_path: Path) -> None:
+    with pytest.raises(G2Error, match="cannot be read: File name too long"):
+        list(read_pieces(tmp_path / ("x" * 300)))
+
+
+def test_sha256(tmp_path: Path) -> None:
+    assert sha256_of(write(tmp_path, b"abc")) == hashlib.sha256(b"abc").hexdigest()

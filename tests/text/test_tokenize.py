@@ -1,0 +1,207 @@
+import json
+import re
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from g2lstm.errors import G2Error
+from g2lstm.text.tokenize import Tokenizer, train_bpe_tokenizer, train_tokenizer, train_word_tokenizer
+
+LINES = ["the cat sat on the mat", "the <unk> sat", "a dog"]
+ANY_LINE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"))
+
+
+@pytest.fixture(scope="module")
+def words() -> Tokenizer:
+    return train_word_tokenizer(LINES)
+
+
+@pytest.fixture(scope="module")
+def bpe() -> Tokenizer:
+    return train_bpe_tokenizer(LINES * 3, vocabulary=280)
+
+
+def test_words_by_frequency_then_by_alphabet(words: Tokenizer) -> None:
+    tokens = [words.token_of(index) for index in range(len(words))]
+    assert tokens == ["<unk>", "<eos>", "the", "sat", "a", "cat", "dog", "mat", "on"]
+    assert words.kind == "word"
+    assert words.encode("the zebra <unk>  sat") == [2, 0, 0, 3]
+    assert words.encode("") == []
+    assert words.id_of("mat") == 7
+    assert "mat" in words
+    assert "zebra" not in words
+
+
+def test_limits_of_a_word_vocabulary() -> None:
+    assert len(train_word_tokenizer(LINES, vocabulary=4)) == 4
+    assert len(train_word_tokenizer(LINES, min_frequency=2)) == 4
+    assert len(train_word_tokenizer(LINES, vocabulary=1)) == 2
+
+
+def test_special_tokens_in_a_text_of_words_are_themselves() -> None:
+    tokenizer = train_word_tokenizer(["a <eos>", "<eos> <unk> <eos>"])
+    assert len(tokenizer) == 3
+    assert tokenizer.encode("<eos> x<unk> a") == [tokenizer.eos_id, tokenizer.unk_id, 2]
+
+
+def test_byte_pairs_cannot_make_special_tokens(bpe: Tokenizer) -> None:
+    assert bpe.kind == "bpe"
+    assert 258 < len(bpe) <= 280
+    assert not {bpe.eos_id, bpe.unk_id} & set(bpe.encode("<eos> <unk>"))
+    assert bpe.decode(bpe.encode("<eos> <unk>")) == "<eos> <unk>"
+
+
+@pytest.mark.parametrize("kind", ["word", "bpe"])
+def test_lowercase(kind: str) -> None:
+    tokenizer = train_tokenizer(kind, ["Ärger ÄRGER"], vocabulary=300, lowercase=True)
+    assert tokenizer.decode(tokenizer.encode("ÄRGER")) == "ärger"
+
+
+@given(ANY_LINE)
+def test_bpe_round_trip(bpe: Tokenizer, line: str) -> None:
+    assert bpe.decode(bpe.encode(line)) == line
+
+
+@pytest.fixture(scope="module")
+def bpe_of_pairs() -> dict[tuple[bool, bool], Tokenizer]:
+    """By is_tokenized and prefix_space."""
+    text = ["here &apos;s a cat , isn't it ?", "the cat &apos;s mat", "it &apos;s here"] * 3
+    return {
+        options: train_bpe_tokenizer(text, vocabulary=320, is_tokenized=options[0], prefix_space=options[1])
+        for options in product((False, True), repeat=2)
+    }
+
+
+@given(ANY_LINE | st.text(" ab&;,'"), st.booleans(), st.booleans())
+def test_bpe_round_trip_with_each_option(
+    bpe_of_pairs: dict[tuple[bool, bool], Tokenizer], line: str, is_tokenized: bool, prefix_space: bool
+) -> None:
+    tokenizer = bpe_of_pairs[is_tokenized, prefix_space]
+    ids = tokenizer.encode(line)
+    assert tokenizer.decode(ids) == line
+    assert tokenizer.decode([*ids, tokenizer.eos_id, *ids]) == f"{line}\n{line}"
+
+
+def test_only_spaces_end_the_words_of_tokenised_text(bpe_of_pairs: dict[tuple[bool, bool], Tokenizer]) -> None:
+    def tokens(is_tokenized: bool) -> list[str]:
+        tokenizer = bpe_of_pairs[is_tokenized, False]
+        return [tokenizer.decode([token]) for token in tokenizer.encode("here &apos;s isn't it")]
+
+    assert tokens(is_tokenized=True) == ["here", " &apos;s", " isn't", " it"]
+    assert tokens(is_tokenized=False) == ["here", " &", "apos", ";", "s", " isn", "'t", " it"]
+
+
+@pytest.mark.parametrize("is_tokenized", [False, True])
+def test_the_first_word_is_encoded_like_any_other(
+    bpe_of_pairs: dict[tuple[bool, bool], Tokenizer], is_tokenized: bool
+) -> None:
+    spaced, plain = bpe_of_pairs[is_tokenized, True], bpe_of_pairs[is_tokenized, False]
+    assert spaced.encode("cat cat") == spaced.encode("cat") * 2
+    assert plain.encode("cat cat") != plain.encode("cat") * 2
+    assert spaced.encode("") == []
+    assert spaced.decode([spaced.id_of("c")]) == "c"  # a line need not begin with a space
+
+
+def test_the_options_of_pairs_are_kept(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer("bpe", LINES, vocabulary=300, lowercase=True, is_tokenized=True, prefix_space=True)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert loaded.encode("THE cat") == tokenizer.encode("the cat")
+    assert loaded.decode(loaded.encode("THE cat")) == "the cat"
+    for options in ({}, {"is_tokenized": True}, {"prefix_space": True}):
+        assert train_tokenizer("bpe", LINES, vocabulary=300, **options).fingerprint != tokenizer.fingerprint
+        words = train_tokenizer("word", LINES, **options)
+        assert words.fingerprint == train_word_tokenizer(LINES).fingerprint
+
+
+@given(st.lists(ANY_LINE, max_size=5), st.booleans())
+def test_words_that_were_counted_are_found(lines: list[str], lowercase: bool) -> None:
+    tokenizer = train_word_tokenizer(lines, lowercase=lowercase)
+    for line in lines:
+        assert tokenizer.unk_id not in tokenizer.encode(line) or "<unk>" in line
+
+
+@given(st.lists(st.text("abc", min_size=1)))
+def test_word_round_trip(words: list[str]) -> None:
+    line = " ".join(words)
+    tokenizer = train_word_tokenizer([line])
+    assert tokenizer.decode(tokenizer.encode(line)) == line
+    assert [tokenizer.token_of(index) for index in tokenizer.encode(line)] == words
+
+
+def test_decoding_ends_lines_at_eos(words: Tokenizer, bpe: Tokenizer) -> None:
+    for tokenizer in (words, bpe):
+        ids = [*tokenizer.encode("the cat"), tokenizer.eos_id, tokenizer.eos_id, *tokenizer.encode("sat")]
+        assert tokenizer.decode(ids) == "the cat\n\nsat"
+        assert tokenizer.decode([]) == ""
+        assert tokenizer.decode([tokenizer.eos_id]) == "\n"
+
+
+def test_many_lines_are_encoded_as_one_by_one(words: Tokenizer, bpe: Tokenizer) -> None:
+    for tokenizer in (words, bpe):
+        assert tokenizer.encode_lines(LINES) == [tokenizer.encode(line) for line in LINES]
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("kind", ["word", "bpe"])
+def test_saved_and_loaded(tmp_path: Path, kind: str, lowercase: bool) -> None:
+    tokenizer = train_tokenizer(kind, LINES, vocabulary=300, lowercase=lowercase)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert loaded.kind == kind
+    assert loaded.fingerprint == tokenizer.fingerprint
+    assert len(loaded) == len(tokenizer)
+    assert loaded.encode("The cat and <eos>") == tokenizer.encode("The cat and <eos>")
+
+
+def test_fingerprints_tell_tokenizers_apart(words: Tokenizer) -> None:
+    assert train_word_tokenizer(LINES).fingerprint == words.fingerprint
+    assert train_word_tokenizer(LINES, lowercase=True).fingerprint != words.fingerprint
+    assert train_word_tokenizer([*LINES, "x"]).fingerprint != words.fingerprint
+
+
+def test_bpe_training_is_repeatable() -> None:
+    text = [" ".join(f"w{k * k % 97}" for k in range(n)) for n in range(40)]
+    first, second = (train_bpe_tokenizer(text, vocabulary=400) for _ in range(2))
+    assert first.to_json() == second.to_json()
+
+
+def test_unknown_tokens_and_ids(words: Tokenizer) -> None:
+    with pytest.raises(G2Error, match="the vocabulary has no token 'zebra'; it has 9 others"):
+        words.id_of("zebra")
+    for index in (-1, 9):
+        with pytest.raises(G2Error, match=f"no token has the id {index}; ids go from 0 to 8"):
+            words.token_of(index)
+
+
+def test_impossible_settings() -> None:
+    with pytest.raises(G2Error, match="the tokenizer must be 'word' or 'bpe', got 'char'"):
+        train_tokenizer("char", LINES)
+    with pytest.raises(G2Error, match="byte-pair encoding needs a vocabulary size"):
+        train_tokenizer("bpe", LINES)
+    with pytest.raises(G2Error, match="byte-pair encoding needs a vocabulary of at least 258, got 257"):
+        train_tokenizer("bpe", LINES, vocabulary=257)
+
+
+def test_files_that_are_no_tokenizers(tmp_path: Path, words: Tokenizer) -> None:
+    path = tmp_path / "tokenizer.json"
+    with pytest.raises(G2Error, match=re.escape(f"the tokenizer {path} cannot be read")):
+        Tokenizer.load(path)
+    path.write_bytes(b"\xff")
+    with pytest.raises(G2Error, match=re.escape(f"the tokenizer {path} cannot be read")):
+        Tokenizer.load(path)
+    path.write_text(words.to_json()[:-20])
+    with pytest.raises(G2Error, match=re.escape(f"{path} is damaged, or not a tokenizer")):
+        Tokenizer.load(path)
+    settings = json.loads(words.to_json())
+    path.write_text(json.dumps({**settings, "model": {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0]]}}))
+    with pytest.raises(G2Error, match="holds a tokenizer of type Unigram; only WordLevel and BPE are allowed"):
+        Tokenizer.load(path)
+    path.write_text(
+        json.dumps({**settings, "model": {"type": "WordLevel", "vocab": {"<unk>": 0}, "unk_token": "<unk>"}})
+    )
+    with pytest.raises(G2Error, match="does not fit: the vocabulary has no token '<eos>'"):
+        Tokenizer.load(path)
