@@ -28,12 +28,6 @@ KERNELS = {
         "flags": {"_kernel_avx2": ["-mf16c"], "_kernel_avx512": ["-mavx512vnni"]},
         "link": ["-pthread"],
     },
-    "look": {
-        "sources": ["g2lstm/look/csrc/count.cpp"],
-        "depends": ["g2lstm/nn/csrc/simd.h"],
-        "flags": {},
-        "link": [],
-    },
 }
 
 

@@ -24,21 +24,19 @@ def gates(
 ) -> None:
     """Recording gates into histograms against the same pass that returns and forgets them; and how memory grows."""
     from g2lstm.lab.bench.gates import RECIPE, SPLIT, measure
-    from g2lstm.look.counting import find
 
     found = measure(run, samples, rounds, data_dir)
-    threads, kernel = torch.get_num_threads(), find().description
+    threads = torch.get_num_threads()
     if as_json:
         answer = {
             "threads": threads,
-            "kernel": kernel,
             "times": [row._asdict() for row in found.times],
             "memory": [row._asdict() for row in found.memory],
         }
         print(json.dumps(answer))
         return
     what = f"a random model of {RECIPE}'s size" if run is None else str(run)
-    title = f"{what}, {SPLIT}, {found.memory[0].samples:,} samples, {threads} threads, kernel {kernel}"
+    title = f"{what}, {SPLIT}, {found.memory[0].samples:,} samples, {threads} threads"
     table = Table(title=escape(title), title_justify="left")
     for heading in ("pass", "ms", "times that with gates returned"):
         table.add_column(heading, justify="left" if heading == "pass" else "right")

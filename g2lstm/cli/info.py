@@ -9,7 +9,6 @@ from rich.table import Table
 from g2lstm.cli.options import Json
 from g2lstm.cli.output import console
 from g2lstm.compression import kernel
-from g2lstm.look import counting
 from g2lstm.nn.backends import describe
 from g2lstm.version import __version__
 
@@ -26,10 +25,7 @@ def info(
         "threads": torch.get_num_threads(),
     }
     backends = describe()
-    kernels = {
-        "packed weights": kernel.find().description,
-        "counting gates": counting.find().description,
-    }
+    kernels = {"packed weights": kernel.find().description}
     if as_json:
         print(json.dumps({**facts, "backends": backends, "kernels": kernels}))
         return

@@ -1,4 +1,4 @@
-"""`GateHistogram`: what is kept of the values of one gate, however many they are."""
+"""`GateHistogram`: what is kept of one gate's values, however many there are."""
 
 import math
 from collections.abc import Sequence
@@ -7,20 +7,23 @@ import torch
 from torch import Tensor
 
 from g2lstm.errors import G2Error
-from g2lstm.look.counting import BINS, count
 
-LOW, HIGH = 0.1, 0.9  # a gate outside is called saturated; both are edges of bins
+BINS = 100
+LOW, HIGH = 0.1, 0.9  # a gate beyond these is called saturated; both are edges of bins
+_CLOSEST = 1e-6  # when memory is measured, forget gates count as at least this far from 0 and from 1
+_LOG_ENDS = math.log2(_CLOSEST), math.log2(1 - _CLOSEST)
+_BLOCK = 1 << 17  # values counted together: few enough to stay in a core's cache
 
 
 class GateHistogram:
-    """Counts of the values of one gate in bins of a hundredth, and sums for each unit. Memory does not grow.
+    """Counts the values of one gate in bins of 0.01 and keeps sums per unit, in constant memory.
 
     Args:
-        units: H.
-        is_memory: whether this is a forget gate, for `half_lives`.
+        units: the hidden size H.
+        is_memory: whether this is a forget gate; needed for `half_lives`.
 
     Attributes:
-        counts: (100,) int64. Bin k has the values from k / 100 on and below (k + 1) / 100, the last one also 1.
+        counts: (100,) int64. Bin k holds the values v with k / 100 <= v < (k + 1) / 100; the last one also holds 1.
         steps: how many times the H units were seen.
     """
 
@@ -29,36 +32,50 @@ class GateHistogram:
         self.counts = torch.zeros(BINS, dtype=torch.int64)
         self.steps = 0
         self._sums = torch.zeros(units, dtype=torch.float64)
-        self._ones = torch.zeros(units, dtype=torch.float64)  # how often each was at 0.5 or above
-        self._upper = 0.0  # the sum of these values
+        self._open = torch.zeros(units, dtype=torch.float64)  # how often each unit was at 0.5 or above
+        self._open_sum = 0.0  # of the values at 0.5 or above
         self._halvings = torch.zeros(units, dtype=torch.float64)  # sums of -log2
 
     def add(self, values: Tensor) -> None:
-        """Counts values (..., H). A row that has a NaN, as after a sequence's end, is left out."""
+        """Count values (..., H). A row with a NaN, as after the end of a packed sequence, is skipped."""
         if values.size(-1) != self.units:
-            raise G2Error(f"these are the gates of {values.size(-1)} units, and those before were of {self.units}")
-        found = count(values.detach().reshape(-1, self.units), self.is_memory)
-        self.counts += found.counts
-        self.steps += found.steps
-        self._sums += found.sums
-        self._ones += found.ones
-        self._upper += found.upper
-        self._halvings += found.halvings
+            raise G2Error(f"expected the gates of {self.units} units, got {values.size(-1)}")
+        rows = values.detach().reshape(-1, self.units).float().cpu()
+        for block in rows.split(max(1, _BLOCK // self.units)):
+            is_finite = block.sum(1).isfinite()
+            self._add_finite(block if is_finite.all() else block[is_finite])
+
+    def _add_finite(self, rows: Tensor) -> None:
+        if not len(rows):
+            return
+        low, high = rows.aminmax()
+        if low < 0 or high > 1:
+            raise G2Error(f"a gate lies between 0 and 1, got values from {low:g} to {high:g}")
+        # In float32 these products are below 10 and 90 exactly where the values are below 0.1 and 0.9.
+        bins = (rows * BINS).to(torch.uint8).clamp_(max=BINS - 1)
+        is_open = (rows >= 0.5).float()
+        self.counts += torch.bincount(bins.flatten(), minlength=BINS)
+        self.steps += len(rows)
+        self._sums += rows.sum(0)
+        self._open += is_open.sum(0)
+        self._open_sum += torch.dot(is_open.flatten(), rows.flatten()).item()
+        if self.is_memory:
+            self._halvings -= rows.log2().clamp_(*_LOG_ENDS).sum(0)
 
     def merge(self, other: "GateHistogram") -> None:
-        """Counts what another one counted, of the same units."""
+        """Add the counts of another histogram of the same units."""
         if other.units != self.units:
-            raise G2Error(f"histograms of {self.units} and of {other.units} units cannot be merged")
+            raise G2Error(f"cannot merge histograms of {self.units} and {other.units} units")
         self.counts += other.counts
         self.steps += other.steps
         self._sums += other._sums
-        self._ones += other._ones
-        self._upper += other._upper
+        self._open += other._open
+        self._open_sum += other._open_sum
         self._halvings += other._halvings
 
     @property
     def units(self) -> int:
-        """H."""
+        """The hidden size."""
         return len(self._sums)
 
     @property
@@ -68,12 +85,12 @@ class GateHistogram:
 
     @property
     def mean(self) -> float:
-        """Of all values."""
+        """The mean of all values."""
         return self._sums.sum().item() / self._counted()
 
     @property
     def unit_means(self) -> Tensor:
-        """(H,): of the values of each unit."""
+        """The mean of each unit's values, (H,)."""
         self._counted()
         return self._sums / self.steps
 
@@ -84,35 +101,36 @@ class GateHistogram:
 
     @property
     def above(self) -> float:
-        """The share of values of 0.9 and more."""
+        """The share of values of 0.9 or more."""
         return int(self.counts[round(HIGH * BINS) :].sum()) / self._counted()
 
     @property
     def entropy(self) -> float:
-        """In bits, what a unit's decision to open (0.5 and more) or to close tells: the mean over units, 0 to 1."""
+        """The entropy of a unit's choice to open (0.5 or more) or close, in bits from 0 to 1, averaged over units."""
         self._counted()
-        share = self._ones / self.steps
+        share = self._open / self.steps
         return (torch.special.entr(share) + torch.special.entr(1 - share)).mean().item() / math.log(2)
 
     @property
     def distance(self) -> float:
         """The mean distance to 0 or 1, whichever is nearer: 0 for binary gates, 0.5 at most."""
-        upper = self._ones.sum().item() - self._upper
-        return (self._sums.sum().item() - self._upper + upper) / self._counted()
+        to_zero = self._sums.sum().item() - self._open_sum
+        to_one = self._open.sum().item() - self._open_sum
+        return (to_zero + to_one) / self._counted()
 
     def half_lives(self, quantiles: Sequence[float] = (0.1, 0.5, 0.9)) -> list[float]:
-        """Of a forget gate: after how many steps a unit has kept half of what it held; quantiles over the units.
+        """For a forget gate: the number of steps after which a unit has lost half its memory, as quantiles over units.
 
-        A unit keeps 2^-m of its cell at a step, m being the mean of -log2 f; half of it is left after 1 / m steps.
-        Gates are taken to be 1e-6 from 0 and from 1 at least, so that one closed gate does not stand for all others: it
-        counts as 20 halvings, and no half-life is longer than 693,147 steps.
+        At each step a unit keeps 2^-m of its cell, where m is the mean of -log2 f, so half is left after 1 / m steps.
+        Gates count as at least 1e-6 away from 0 and from 1, so that a single closed gate doesn't outweigh all others:
+        it counts as 20 halvings, and no half-life is longer than 693,147 steps.
         """
         self._counted()
         if not self.is_memory:
-            raise G2Error("only the histogram of a forget gate tells half-lives; make it with is_memory=True")
+            raise G2Error("only the histogram of a forget gate has half-lives; create it with is_memory=True")
         return (self.steps / self._halvings).quantile(torch.tensor(quantiles, dtype=torch.float64)).tolist()
 
     def _counted(self) -> int:
         if not self.steps:
-            raise G2Error("no gate was seen; run the model on at least one token, and see that its gates are not NaN")
+            raise G2Error("no gates were counted; run the model on at least one token, and check its gates aren't NaN")
         return self.values

@@ -18,21 +18,26 @@ def histogram_of(*pieces):
     return histogram
 
 
-def test_counts_are_those_of_a_direct_count():
-    values = torch.cat(
-        [torch.rand(50, 3, 7), torch.rand(20, 3, 7).round(), torch.arange(0, 2.1, 0.1).view(1, 3, 7) / 2]
+@pytest.mark.parametrize(("rows", "units"), [(1, 1), (3, 7), (129, 300), (700, 33), (2, 200_000)])
+def test_counts_are_those_of_a_direct_count(rows, units, monkeypatch):
+    monkeypatch.setattr("g2lstm.look.histogram._BLOCK", 5000)  # several blocks
+    values = torch.sigmoid(4 * torch.randn(rows, units))
+    some = values.view(-1)[::7]
+    some.copy_(torch.arange(len(some)).remainder(101) / 100)  # edges of bins, 0 and 1
+    histogram = histogram_of(values[: rows // 2], values[rows // 2 :])
+    direct = torch.histc((values * 100).floor().clamp(max=99).double(), 100, 0, 100).long()
+    assert histogram.counts.tolist() == direct.tolist()
+    assert histogram.steps == rows
+    lives = rows / -values.double().clamp(1e-6, 1 - 1e-6).log2().sum(0)
+    assert histogram.half_lives() == pytest.approx(
+        lives.quantile(torch.tensor([0.1, 0.5, 0.9]).double()).tolist(), rel=1e-3
     )
-    histogram = histogram_of(values[:40], values[40:])
-    direct = [0] * 100
-    for value in values.flatten().tolist():
-        direct[min(math.floor(torch.tensor(value).mul(100).item()), 99)] += 1
-    assert histogram.counts.tolist() == direct
     assert histogram.values == values.numel()
     assert histogram.below == (values < 0.1).double().mean().item()
     assert histogram.above == (values >= 0.9).double().mean().item()
     assert histogram.mean == pytest.approx(values.double().mean().item())
-    assert histogram.distance == pytest.approx(torch.minimum(values, 1 - values).double().mean().item())
-    torch.testing.assert_close(histogram.unit_means, values.double().flatten(0, 1).mean(0))
+    assert histogram.distance == pytest.approx(torch.minimum(values, 1 - values).double().mean().item(), rel=1e-5)
+    torch.testing.assert_close(histogram.unit_means, values.double().mean(0), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("edge", [0.1, 0.9])
@@ -53,6 +58,27 @@ def test_rows_of_padding_are_left_out():
     assert histogram.counts.tolist() == expected.counts.tolist()
     assert histogram.mean == pytest.approx(expected.mean)
     assert histogram.half_lives() == pytest.approx(expected.half_lives())
+    padded[0, 0, 0] = torch.inf
+    assert histogram_of(padded).steps == 13
+    nothing = histogram_of(torch.full((2, 5), torch.nan), torch.empty(0, 5))
+    assert nothing.steps == nothing.counts.sum() == 0
+
+
+@pytest.mark.parametrize("value", [-0.001, 1.0001, 7.0, -1e30])
+@pytest.mark.parametrize("unit", [0, 18])
+def test_values_that_cannot_be_gates_are_refused(value, unit):
+    values = torch.rand(10, 19)
+    values[6, unit] = value
+    with pytest.raises(G2Error, match="a gate lies between 0 and 1, got values from"):
+        histogram_of(values)
+    assert histogram_of(torch.tensor([[-0.0, 1.0]])).counts[[0, 99]].tolist() == [1, 1]
+
+
+def test_any_precision_and_layout():
+    values = torch.rand(12, 20)
+    turned, half = values.t().contiguous().t(), values.bfloat16()
+    assert histogram_of(turned).counts.tolist() == histogram_of(values).counts.tolist()
+    assert histogram_of(half).counts.tolist() == histogram_of(half.float()).counts.tolist()
 
 
 def test_merging_is_counting_on():
@@ -91,15 +117,15 @@ def test_half_life():
 
 
 def test_mistakes():
-    with pytest.raises(G2Error, match="no gate was seen"):
+    with pytest.raises(G2Error, match="no gates were counted"):
         _ = GateHistogram(3).mean
-    with pytest.raises(G2Error, match="gates of 4 units, and those before were of 3"):
+    with pytest.raises(G2Error, match="the gates of 3 units, got 4"):
         GateHistogram(3).add(torch.rand(2, 4))
     closed = GateHistogram(3)
     closed.add(torch.rand(2, 3))
     with pytest.raises(G2Error, match="only the histogram of a forget gate"):
         closed.half_lives()
-    with pytest.raises(G2Error, match="of 3 and of 4 units cannot be merged"):
+    with pytest.raises(G2Error, match="cannot merge histograms of 3 and 4 units"):
         GateHistogram(3).merge(GateHistogram(4))
 
 
