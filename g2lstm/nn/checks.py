@@ -16,7 +16,7 @@ from g2lstm.nn.gate import EVAL_GATES, NOISY_GATES
 from g2lstm.nn.layer import LayerOutput
 
 if TYPE_CHECKING:
-    from g2lstm.nn.lstm import G2LSTM
+    from g2lstm.nn.lstm import GatedLSTM
 
 METHODS = ("gumbel", "sigmoid", "sharpened")
 _CHOICES = {"method": METHODS, "gates": tuple(NOISY_GATES), "eval_gate": EVAL_GATES, "backend": BACKENDS}
@@ -82,7 +82,7 @@ class Arranged:
         return out.transpose(0, 1) if self.batch_first else out, (h, c)
 
 
-def arrange(layer: "G2LSTM", input: Tensor | PackedSequence, hx: tuple[Tensor, Tensor] | None) -> Arranged:
+def arrange(layer: "GatedLSTM", input: Tensor | PackedSequence, hx: tuple[Tensor, Tensor] | None) -> Arranged:
     """Checks input and states, and lays them out time first."""
     if isinstance(input, PackedSequence):
         x, batch_sizes, sorted_indices, unsorted_indices = input
@@ -147,12 +147,12 @@ def _fit(batch_sizes: Tensor, rows: int) -> bool:
     return bool(sizes) and sizes == sorted(sizes, reverse=True) and sizes[-1] > 0 and sum(sizes) == rows
 
 
-def _check_features(layer: "G2LSTM", x: Tensor) -> None:
+def _check_features(layer: "GatedLSTM", x: Tensor) -> None:
     if x.size(-1) != layer.input_size:
         raise G2Error(
             f"the input must have input_size={layer.input_size} features in its last dimension, got {x.size(-1)}"
         )
-    dtype = layer.weight_ih_l0.dtype
+    dtype = layer.dtype
     if not x.is_floating_point():
         raise G2Error(f"the input must hold floating-point numbers, got {x.dtype}; convert it: input.to({dtype})")
     if x.dtype != dtype and not is_autocast(x):
@@ -168,7 +168,7 @@ def is_autocast(x: Tensor) -> bool:
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device) and x.dtype != torch.float64
 
 
-def arrange_noise(layer: "G2LSTM", noise: Sequence[Tensor], arranged: Arranged) -> list[Tensor]:
+def arrange_noise(layer: "GatedLSTM", noise: Sequence[Tensor], arranged: Arranged) -> list[Tensor]:
     """Checks noise that the caller gave, and brings it into the form of the arranged input; it gets no gradient."""
     if not layer.training:
         raise G2Error("noise was given to a layer in evaluation mode, where gates have none; call layer.train() first")

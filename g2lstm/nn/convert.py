@@ -10,12 +10,13 @@ from torch import nn
 from g2lstm.errors import G2Error
 from g2lstm.nn.checks import OPTIONS
 from g2lstm.nn.gate import GateRule
-from g2lstm.nn.lstm import G2LSTM
+from g2lstm.nn.lstm import G2LSTM, GatedLSTM
 
 Model = TypeVar("Model", bound=nn.Module)
 Recurrent = TypeVar("Recurrent", nn.LSTM, G2LSTM)
 
 _OWN = (*OPTIONS, "_gate_listener")  # attributes that a `torch.nn.LSTM` has no use for
+_LISTS = ("_flat_weights", "_flat_weights_names", "_flat_weight_refs", "_all_weights")  # that torch keeps of parameters
 _SHAPE = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional", "proj_size")
 
 
@@ -86,7 +87,7 @@ def freeze_(model: Model) -> Model:
         The model; if it is a `G2LSTM` itself, the new layer.
     """
     for name, module in model.named_modules():
-        if isinstance(module, G2LSTM) and type(module).to_lstm is not G2LSTM.to_lstm:
+        if isinstance(module, GatedLSTM) and type(module).to_lstm is not G2LSTM.to_lstm:
             raise G2Error(
                 f"{_called(name)} is a {type(module).__name__}, which has no parameters that a torch.nn.LSTM could go "
                 "on with; its to_lstm() makes new ones, or freeze the model that it was made from"
@@ -217,7 +218,8 @@ def replace_all(model: Model, made: Mapping[nn.Module, nn.Module]) -> Model:
     """Puts each new module in the place of its old one, wherever that is used, with its hooks and attributes."""
     for old, new in made.items():
         for name, value in vars(old).items():
-            if isinstance(old, G2LSTM) and not isinstance(new, G2LSTM) and name in _OWN:
+            is_foreign = name in _OWN and not isinstance(new, GatedLSTM)
+            if is_foreign or (name in _LISTS and not isinstance(new, nn.RNNBase)):
                 continue
             is_hooks = name.endswith("_hooks") or "_hooks_" in name or name == "_is_full_backward_hook"
             if is_hooks or name not in vars(new):

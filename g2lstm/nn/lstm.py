@@ -18,83 +18,46 @@ from g2lstm.nn.layer import LayerOutput, Weights
 DEFAULT_TAU = {"gumbel": 0.9, "sharpened": 0.2, "sigmoid": 1.0}
 
 
-class G2LSTM(nn.RNNBase):
-    """Long short-term memory with Gumbel gates; parameters, inputs and outputs are those of `torch.nn.LSTM`.
+class GatedLSTM(nn.Module):
+    """An LSTM with our gates, wherever its weights come from: `G2LSTM` has parameters, a compressed layer decodes them.
 
-    While training, the input and forget gates are sampled: sigmoid((a + noise) / tau) with logistic noise, which pushes
-    them towards 0 and 1. In evaluation there is no noise, and by default no temperature: the layer then *is* the
-    `torch.nn.LSTM` with the same weights.
-
-    Args:
-        input_size: features of the input.
-        hidden_size: units, H.
-        num_layers: layers, one upon the other.
-        bias: whether the gates have biases.
-        batch_first: input and output as (B, T, features) instead of (T, B, features). States are not affected.
-        dropout: on the output of each layer but the last, while training.
-        bidirectional: a second direction reads from the end; outputs are joined.
-        proj_size: width of a projection of h; 0 for none.
-        method: "gumbel" (the paper's G2), "sigmoid" (a plain LSTM) or "sharpened" (temperature without noise, in
-            training and in evaluation).
-        tau: temperature; 0.9 for "gumbel" and 0.2 for "sharpened" unless given. "sigmoid" has none.
-        noise_rate: probability that a gate element gets noise, in [0, 1]; the paper's experiments use 0.2.
-        gates: which gates are pushed to 0 or 1: "if", or "ifo" for the output gate too.
-        eval_gate: in evaluation, "soft" sigmoid(a), "tempered" sigmoid(a / tau) or "hard" 1[a >= 0].
-        weight_dropout: DropConnect, the probability that a recurrent weight is dropped for one forward call.
-        backend: "auto", "native" (CPU kernel), "stock" (torch's fused LSTM) or "reference" (a plain loop).
-        device: of the parameters.
-        dtype: of the parameters.
+    A subclass has the attributes of `torch.nn.LSTM` and those of `OPTIONS`, and provides the weights.
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        proj_size: int = 0,
-        *,
-        method: str = "gumbel",
-        tau: float | None = None,
-        noise_rate: float = 0.2,
-        gates: str = "if",
-        eval_gate: str = "soft",
-        weight_dropout: float = 0.0,
-        backend: str = "auto",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        if tau is None:
-            tau = DEFAULT_TAU.get(method, 1.0)
-        check_projection(hidden_size, proj_size)
-        super().__init__(
-            "LSTM",
-            input_size,
-            hidden_size,
-            num_layers,
-            bias,
-            batch_first,
-            dropout,
-            bidirectional,
-            proj_size,
-            device,
-            dtype,
-        )
-        self.method = method
-        self.tau = tau
-        self.noise_rate = noise_rate
-        self.gates = gates
-        self.eval_gate = eval_gate
-        self.weight_dropout = weight_dropout
-        self.backend = backend
-        self._gate_listener: Callable[[Gates], None] | None = None  # set by `record_gates`
+    input_size: int
+    hidden_size: int
+    num_layers: int
+    bias: bool
+    batch_first: bool
+    dropout: float
+    bidirectional: bool
+    proj_size: int
+    method: str
+    tau: float
+    noise_rate: float
+    gates: str
+    eval_gate: str
+    weight_dropout: float
+    backend: str
+    _gate_listener: Callable[[Gates], None] | None = None  # set by `record_gates`
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weights, and so of the input."""
+        raise NotImplementedError
+
+    def _weights(self, dtype: torch.dtype) -> list[list[Weights]]:
+        """The weights in this type, by layer and direction."""
+        raise NotImplementedError
+
+    def to_lstm(self) -> nn.LSTM:
+        """A `torch.nn.LSTM` with the same output in evaluation; its weights are copies."""
+        raise NotImplementedError
 
     def __setattr__(self, name: str, value: Any) -> None:
         """As for any module, but an option that cannot be is refused, whenever it is set."""
-        super().__setattr__(name, checked_option(name, value) if name in OPTIONS else value)
+        given: Any = checked_option(name, value) if name in OPTIONS else value
+        super().__setattr__(name, given)
 
     def forward(
         self,
@@ -182,6 +145,101 @@ class G2LSTM(nn.RNNBase):
         has_temperature = self.training or self.eval_gate == "tempered" or self.method == "sharpened"
         return GateRule(self.tau if has_temperature and self.method != "sigmoid" else 1.0, self.gates, hard)
 
+    def _noise(self, x: Tensor, generator: torch.Generator | None) -> list[Tensor] | None:
+        """Fresh noise for each direction of one layer; None where the method has none."""
+        if not (self.training and self.method == "gumbel" and self.noise_rate > 0):
+            return None
+        shape = (*x.shape[:-1], GateRule(gates=self.gates).noisy_gates * self.hidden_size)
+        return [
+            draw_noise(shape, rate=self.noise_rate, dtype=x.dtype, device=x.device, generator=generator)
+            for _ in range(self.directions)
+        ]
+
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments that `torch.nn.LSTM` does not have, as they are now."""
+        return {name: getattr(self, name) for name in OPTIONS}
+
+
+class G2LSTM(GatedLSTM, nn.RNNBase):
+    """Long short-term memory with Gumbel gates; parameters, inputs and outputs are those of `torch.nn.LSTM`.
+
+    While training, the input and forget gates are sampled: sigmoid((a + noise) / tau) with logistic noise, which pushes
+    them towards 0 and 1. In evaluation there is no noise, and by default no temperature: the layer then *is* the
+    `torch.nn.LSTM` with the same weights.
+
+    Args:
+        input_size: features of the input.
+        hidden_size: units, H.
+        num_layers: layers, one upon the other.
+        bias: whether the gates have biases.
+        batch_first: input and output as (B, T, features) instead of (T, B, features). States are not affected.
+        dropout: on the output of each layer but the last, while training.
+        bidirectional: a second direction reads from the end; outputs are joined.
+        proj_size: width of a projection of h; 0 for none.
+        method: "gumbel" (the paper's G2), "sigmoid" (a plain LSTM) or "sharpened" (temperature without noise, in
+            training and in evaluation).
+        tau: temperature; 0.9 for "gumbel" and 0.2 for "sharpened" unless given. "sigmoid" has none.
+        noise_rate: probability that a gate element gets noise, in [0, 1]; the paper's experiments use 0.2.
+        gates: which gates are pushed to 0 or 1: "if", or "ifo" for the output gate too.
+        eval_gate: in evaluation, "soft" sigmoid(a), "tempered" sigmoid(a / tau) or "hard" 1[a >= 0].
+        weight_dropout: DropConnect, the probability that a recurrent weight is dropped for one forward call.
+        backend: "auto", "native" (CPU kernel), "stock" (torch's fused LSTM) or "reference" (a plain loop).
+        device: of the parameters.
+        dtype: of the parameters.
+    """
+
+    weight_ih_l0: Tensor
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        *,
+        method: str = "gumbel",
+        tau: float | None = None,
+        noise_rate: float = 0.2,
+        gates: str = "if",
+        eval_gate: str = "soft",
+        weight_dropout: float = 0.0,
+        backend: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if tau is None:
+            tau = DEFAULT_TAU.get(method, 1.0)
+        check_projection(hidden_size, proj_size)
+        super().__init__(
+            "LSTM",
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            proj_size,
+            device,
+            dtype,
+        )
+        self.method = method
+        self.tau = tau
+        self.noise_rate = noise_rate
+        self.gates = gates
+        self.eval_gate = eval_gate
+        self.weight_dropout = weight_dropout
+        self.backend = backend
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the parameters."""
+        return self.weight_ih_l0.dtype
+
     def _weights(self, dtype: torch.dtype) -> list[list[Weights]]:
         """By layer and direction, with DropConnect while training."""
         each = [self._direction_weights(names, dtype) for names in self._all_weights]
@@ -199,16 +257,6 @@ class G2LSTM(nn.RNNBase):
         b_x, b_h = rest[:2] if self.bias else (None, None)
         return Weights(w_x, w_h, b_x, b_h, rest[-1] if self.proj_size else None, drop)
 
-    def _noise(self, x: Tensor, generator: torch.Generator | None) -> list[Tensor] | None:
-        """Fresh noise for each direction of one layer; None where the method has none."""
-        if not (self.training and self.method == "gumbel" and self.noise_rate > 0):
-            return None
-        shape = (*x.shape[:-1], GateRule(gates=self.gates).noisy_gates * self.hidden_size)
-        return [
-            draw_noise(shape, rate=self.noise_rate, dtype=x.dtype, device=x.device, generator=generator)
-            for _ in range(self.directions)
-        ]
-
     def extra_repr(self) -> str:
         """The arguments of `torch.nn.LSTM` that differ from its defaults, then ours."""
         ours = f"method={self.method}, gates={self.gates}, eval_gate={self.eval_gate}"
@@ -221,10 +269,6 @@ class G2LSTM(nn.RNNBase):
         if self.backend != "auto":
             ours += f", backend={self.backend}"
         return f"{super().extra_repr()}, {ours}"
-
-    def options(self) -> dict[str, Any]:
-        """The keyword arguments that `torch.nn.LSTM` does not have, as they are now."""
-        return {name: getattr(self, name) for name in OPTIONS}
 
     def to_lstm(self) -> nn.LSTM:
         """A `torch.nn.LSTM` with the same output in evaluation; its weights are copies."""

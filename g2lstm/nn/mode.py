@@ -6,14 +6,14 @@ from contextvars import ContextVar
 
 from torch import nn
 
-from g2lstm.nn.lstm import G2LSTM
+from g2lstm.nn.lstm import GatedLSTM
 
 _UNPACKED = ContextVar("unpacked", default=False)  # each thread has its own
 
 
-def lstms(model: nn.Module) -> list[G2LSTM]:
-    """Every `G2LSTM` inside a model, in the order of its modules."""
-    return [module for module in model.modules() if isinstance(module, G2LSTM)]
+def lstms(model: nn.Module) -> list[GatedLSTM]:
+    """Every LSTM with our gates inside a model, compressed ones too, in the order of the modules."""
+    return [module for module in model.modules() if isinstance(module, GatedLSTM)]
 
 
 def set_eval_gate(model: nn.Module, eval_gate: str) -> None:

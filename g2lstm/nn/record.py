@@ -12,7 +12,7 @@ from torch import nn
 from g2lstm.errors import G2Error
 from g2lstm.nn.convert import adopt, why_not
 from g2lstm.nn.gates import Gates
-from g2lstm.nn.lstm import G2LSTM
+from g2lstm.nn.lstm import GatedLSTM
 
 
 class GateRecord(Mapping[str, list[Gates]]):
@@ -46,7 +46,7 @@ def record_gates(model: nn.Module) -> Iterator[GateRecord]:
             model(x)
         print(record["encoder.lstm"][0].forget[0].mean())
     """
-    layers = {name: m for name, m in model.named_modules() if isinstance(m, G2LSTM | nn.LSTM)}
+    layers = {name: m for name, m in model.named_modules() if isinstance(m, GatedLSTM | nn.LSTM)}
     for name in list(layers):
         if (why := why_not(layers[name], nn.LSTM)) is not None:
             warnings.warn(f"the gates of {name or 'the model'} are not recorded: {why}", stacklevel=3)
@@ -56,7 +56,7 @@ def record_gates(model: nn.Module) -> Iterator[GateRecord]:
     record = GateRecord(list(layers))
     with ExitStack() as stack:
         for name, layer in layers.items():
-            if isinstance(layer, G2LSTM):
+            if isinstance(layer, GatedLSTM):
                 if layer._gate_listener is not None:
                     raise G2Error(
                         f"the gates of {name or 'the model'} are being recorded already; end that block first"
