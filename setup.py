@@ -1,34 +1,21 @@
-"""Compiles the CPU kernels, if it can; everything else about the package stands in pyproject.toml."""
+"""Compiles the CPU kernels, if it can; pyproject.toml says everything else about the package."""
 
 import platform
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"]
-# One library for each instruction set; the room's `kernel.py` loads the best that the processor has.
+CODE = Path("g2lstm/nn/csrc")
+FLAGS = ["-std=c++17", "-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"]
+# One library for each instruction set; `nn/kernel.py` loads the fastest that the processor can run.
 BUILDS = {"_kernel_generic": []}
 if platform.machine().lower() in ("x86_64", "amd64"):
-    BUILDS |= {"_kernel_avx2": ["-mavx2", "-mfma"], "_kernel_avx512": ["-march=x86-64-v4"]}
-KERNELS = {
-    "nn": {
-        "sources": ["g2lstm/nn/csrc/lstm.cpp", "g2lstm/nn/csrc/random.cpp"],
-        "depends": ["g2lstm/nn/csrc/simd.h"],
-        "flags": {},
-        "link": [],
-    },
-    "compression": {
-        "sources": ["g2lstm/compression/csrc/stack.cpp"],
-        "depends": [
-            "g2lstm/compression/csrc/block.h",
-            "g2lstm/compression/csrc/products.h",
-            "g2lstm/compression/csrc/team.h",
-            "g2lstm/nn/csrc/simd.h",
-        ],
-        "flags": {"_kernel_avx2": ["-mf16c"], "_kernel_avx512": ["-mavx512vnni"]},
-        "link": ["-pthread"],
-    },
-}
+    BUILDS |= {
+        "_kernel_avx2": ["-mavx2", "-mfma", "-mf16c"],
+        "_kernel_avx512": ["-march=x86-64-v4"],
+        "_kernel_avx512vnni": ["-march=x86-64-v4", "-mavx512vnni"],
+    }
 
 
 class BuildKernel(build_ext):
@@ -45,8 +32,8 @@ class BuildKernel(build_ext):
             except Exception:  # whatever the compiler's front end raises; setuptools reports that of the second try
                 if not threads:
                     self.warn(
-                        f"{ext.name} is not compiled; g2lstm works without it, slower. "
-                        "Install a C++ compiler, then install g2lstm again; `g2lstm info` tells what it has"
+                        f"{ext.name} is not compiled; g2lstm works without it, slower. Install a C++ compiler, then "
+                        "install g2lstm again; `g2lstm info` shows what it has"
                     )
                     raise
 
@@ -54,15 +41,14 @@ class BuildKernel(build_ext):
 setup(
     ext_modules=[
         Extension(
-            f"g2lstm.{room}.{name}",
-            kernel["sources"],
-            depends=kernel["depends"],
-            extra_compile_args=[*FLAGS, *flags, *kernel["flags"].get(name, [])],
-            extra_link_args=kernel["link"],
+            f"g2lstm.nn.{name}",
+            sorted(map(str, CODE.glob("*.cpp"))),
+            depends=sorted(map(str, CODE.glob("*.h"))),
+            extra_compile_args=[*FLAGS, *flags],
+            extra_link_args=["-pthread"],
             language="c++",
             optional=True,  # without a compiler the package installs all the same, and computes in torch operations
         )
-        for room, kernel in KERNELS.items()
         for name, flags in BUILDS.items()
     ],
     cmdclass={"build_ext": BuildKernel},

@@ -183,8 +183,8 @@ def _infer_mt(run: Path, rounds: int, split: str, data_dir: Path | None, as_json
 
 
 def _infer_stacks(rounds: int, as_json: bool) -> None:
-    from g2lstm.compression.kernel import find
     from g2lstm.lab.bench import infer as infer_bench
+    from g2lstm.nn.kernel import find
 
     with Progress(*progress_columns(), console=error_console(), transient=True) as progress:
         bar = progress.add_task("measuring", total=len(infer_bench.STACKS) * rounds)

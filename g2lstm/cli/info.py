@@ -8,7 +8,7 @@ from rich.table import Table
 
 from g2lstm.cli.options import Json
 from g2lstm.cli.output import console
-from g2lstm.compression import kernel
+from g2lstm.nn import kernel
 from g2lstm.nn.backends import describe
 from g2lstm.version import __version__
 

@@ -1,10 +1,8 @@
-"""Finds and loads the compiled session (`csrc/stack.cpp`), which reads weights packed, and hands it layers."""
+"""The compiled session (`nn/csrc/stack.cpp`), which reads weights packed."""
 
 import ctypes
-import functools
 import weakref
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ from torch import Tensor
 from g2lstm.compression.layout import PackedBlock, pack_layer, pack_softmax
 from g2lstm.compression.session import HARD, Array, Layer, PlainSession, Session, Softmax
 from g2lstm.errors import G2Error
-from g2lstm.nn.kernel import Found, find_library
+from g2lstm.nn.kernel import find
 
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 
@@ -31,30 +29,6 @@ class _Block(ctypes.Structure):
         ("data", _POINTER),
         ("bytes", _LONG),
     ]
-
-
-_SIGNATURES: dict[str, tuple[list[Any], Any]] = {
-    "panel": ([], _INT),
-    "create": ([ctypes.POINTER(_Block), _LONG, _INT, _INT, ctypes.POINTER(_POINTER)], _INT),
-    "destroy": ([_POINTER], None),
-    "threads": ([_POINTER], _INT),
-    "run": ([_POINTER, _POINTER, _LONG, _POINTER], None),
-    "get": ([_POINTER, _POINTER], None),
-    "set": ([_POINTER, _POINTER], None),
-}
-
-
-@functools.cache
-def find() -> Found:
-    """Loads the best build for this processor, once."""
-    return find_library(Path(__file__).parent, _bind)
-
-
-def _bind(library: ctypes.CDLL) -> bool:
-    for function, (arguments, result) in _SIGNATURES.items():
-        bound = getattr(library, f"g2lstm_stack_{function}")
-        bound.argtypes, bound.restype = arguments, result
-    return bool(library.g2lstm_stack_panel())  # 0: built for AVX-512 with VNNI, which not every AVX-512 has
 
 
 def available() -> bool:

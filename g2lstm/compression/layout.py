@@ -1,4 +1,4 @@
-"""Encoded matrices in the order in which the compiled kernel reads them; `csrc/products.h` describes it."""
+"""Encoded matrices in the order in which the compiled kernel reads them; `nn/csrc/products.h` describes it."""
 
 from typing import Any, NamedTuple
 

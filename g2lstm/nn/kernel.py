@@ -1,56 +1,65 @@
-"""Finds and loads the compiled recurrence (`csrc/lstm.cpp`), and calls it on torch tensors."""
+"""Finds and loads the compiled kernels (`csrc/`), and calls the recurrence and the noise on torch tensors."""
 
 import ctypes
 import functools
 import importlib.machinery
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from g2lstm.nn.gate import GateRule, last_noisy_word
 
-# The instruction sets `setup.py` compiles the kernel for, fastest first, by the name torch gives each.
-BUILDS = {"AVX512": "_kernel_avx512", "AVX2": "_kernel_avx2", "DEFAULT": "_kernel_generic"}
+# The instruction sets that `setup.py` compiles the kernels for, fastest first.
+BUILDS = {
+    "AVX-512 with VNNI": "_kernel_avx512vnni",
+    "AVX-512": "_kernel_avx512",
+    "AVX2": "_kernel_avx2",
+    "any processor": "_kernel_generic",
+}
 
 _POINTER, _LONG, _INT, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_double
 _LAYER = [_LONG, _LONG, _LONG, _LONG, _POINTER, _POINTER, _DOUBLE, _INT]
-_SIGNATURES = {
+_FOR_EACH_DTYPE: dict[str, list[Any]] = {  # float32 and float64
     "g2lstm_forward": [*_LAYER, *[_POINTER] * 8, _INT, _INT],
     "g2lstm_backward": [*_LAYER, *[_POINTER] * 9, _INT, _INT],
     "g2lstm_noise": [_LONG, _LONG, _POINTER, _LONG, _LONG, _INT],
     "g2lstm_drop": [_LONG, _LONG, _POINTER, _POINTER, _LONG, _LONG, _DOUBLE, _INT],
 }
+_SIGNATURES: dict[str, tuple[list[Any], Any]] = {
+    **{f"{name}_{dtype}": (of, _INT) for name, of in _FOR_EACH_DTYPE.items() for dtype in ("float32", "float64")},
+    "g2lstm_stack_panel": ([], _INT),
+    "g2lstm_stack_create": ([_POINTER, _LONG, _INT, _INT, _POINTER], _INT),
+    "g2lstm_stack_destroy": ([_POINTER], None),
+    "g2lstm_stack_threads": ([_POINTER], _INT),
+    "g2lstm_stack_run": ([_POINTER, _POINTER, _LONG, _POINTER], None),
+    "g2lstm_stack_get": ([_POINTER, _POINTER], None),
+    "g2lstm_stack_set": ([_POINTER, _POINTER], None),
+}
 
 
 @dataclass(frozen=True)
 class Found:
-    """The kernel, or why there is none."""
+    """The compiled kernels, or why there are none."""
 
     library: ctypes.CDLL | None
     description: str
 
 
-def find_library(folder: Path, bind: Callable[[ctypes.CDLL], bool]) -> Found:
-    """Loads the best build in a folder for this processor.
-
-    Args:
-        folder: of the room that the kernel belongs to.
-        bind: tells ctypes what the functions take; an AttributeError if one is missing, False if the processor lacks
-            something that this build needs.
-    """
-    capability = torch.backends.cpu.get_cpu_capability()
-    wanted = list(BUILDS)[list(BUILDS).index(capability) if capability in BUILDS else -1 :]
+@functools.cache
+def find() -> Found:
+    """Loads the fastest library that this processor can run, once; it holds all the kernels."""
     problems = []
-    for name in wanted:
-        for path in (folder / (BUILDS[name] + suffix) for suffix in importlib.machinery.EXTENSION_SUFFIXES):
+    for name, file in BUILDS.items():
+        for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+            path = Path(__file__).with_name(file + suffix)
             if not path.is_file():
                 continue
             try:
                 library = ctypes.CDLL(str(path))
-                if bind(library):
+                if _bind(library):
                     return Found(library, f"compiled for {name}")
             except (OSError, AttributeError) as problem:
                 problems.append(f"{path.name} does not load: {problem}")
@@ -59,18 +68,12 @@ def find_library(folder: Path, bind: Callable[[ctypes.CDLL], bool]) -> Found:
     return Found(None, "not compiled: no C++ compiler when g2lstm was installed; install one, then reinstall g2lstm")
 
 
-@functools.cache
-def find() -> Found:
-    """Loads the best build for this processor, once."""
-    return find_library(Path(__file__).parent, _bind)
-
-
 def _bind(library: ctypes.CDLL) -> bool:
-    for function, arguments in _SIGNATURES.items():
-        for dtype in ("float32", "float64"):
-            bound = getattr(library, f"{function}_{dtype}")
-            bound.argtypes, bound.restype = arguments, _INT
-    return True
+    """Declares the functions to ctypes; False if the processor lacks instructions that the library needs."""
+    for name, (arguments, result) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, result
+    return bool(library.g2lstm_runs_here())
 
 
 def logistic_noise(stream: Tensor, count: int, rate: float, dtype: torch.dtype) -> Tensor:

@@ -17,6 +17,7 @@ from g2lstm.compression import kernel, lstm, thin
 from g2lstm.compression.kernel import KernelSession
 from g2lstm.compression.matrix import LowRank
 from g2lstm.compression.reader import Reader
+from g2lstm.nn.kernel import Found
 from g2lstm.nn.mode import evaluating
 from tests.compression.twins import twin_of
 from tests.nn.layers import LENGTHS, SURFACE, B, Case, H, I, T, assert_same, flat, make_input, make_layer
@@ -209,7 +210,7 @@ def test_what_is_not_read_packed(reads, monkeypatch):
     out.sum().backward()
     assert x.grad.abs().sum() > 0
     with torch.no_grad():
-        monkeypatch.setattr(kernel, "find", lambda: kernel.Found(None, "not compiled: for this test"))
+        monkeypatch.setattr(kernel, "find", lambda: Found(None, "not compiled: for this test"))
         small(x)
         assert not reads
         monkeypatch.undo()

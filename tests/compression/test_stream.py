@@ -15,6 +15,7 @@ from g2lstm.compression.model import compress
 from g2lstm.compression.session import PlainSession, Softmax
 from g2lstm.compression.stream import Rows, TokenSession, can_replace, stream
 from g2lstm.errors import G2Error
+from g2lstm.nn.kernel import Found
 from g2lstm.nn.mode import evaluating
 from g2lstm.tasks.lm.model import LanguageModel
 from tests.compression.stacks import FACTORS, FORMS, exact_steps, matrix
@@ -32,7 +33,7 @@ SPECS = [
 def session_kind(request, monkeypatch):
     """Every test with the compiled kernel, and as on a machine without one."""
     if request.param == "plain":
-        monkeypatch.setattr(kernel, "find", lambda: kernel.Found(None, "not compiled: for this test"))
+        monkeypatch.setattr(kernel, "find", lambda: Found(None, "not compiled: for this test"))
     return KernelSession if request.param == "kernel" else PlainSession
 
 

@@ -359,3 +359,19 @@ void backward(const Layer& l, const Real* gates, const Real* cells, const Real* 
 
 DEFINE_FOR(float, float32)
 DEFINE_FOR(double, float64)
+
+// Whether this processor has the instructions that this library was compiled for (see setup.py).
+EXPORT int g2lstm_runs_here() {
+#if defined(__AVX512VNNI__)
+  if (!__builtin_cpu_supports("avx512vnni")) return 0;
+#endif
+#if defined(__AVX512F__)
+  for (int has : {__builtin_cpu_supports("avx512f"), __builtin_cpu_supports("avx512bw"),
+                  __builtin_cpu_supports("avx512dq"), __builtin_cpu_supports("avx512vl")})
+    if (!has) return 0;
+#endif
+#if defined(__AVX2__)
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 0;
+#endif
+  return 1;
+}

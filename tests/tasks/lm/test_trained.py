@@ -9,6 +9,7 @@ from g2lstm import load, record_gates
 from g2lstm.compression import kernel
 from g2lstm.compression.model import compress
 from g2lstm.compression.stream import TokenSession, can_replace
+from g2lstm.nn.kernel import Found
 from g2lstm.tasks.lm import trained as language
 from tests.runs.toys import language_run
 
@@ -94,6 +95,6 @@ def test_what_a_session_would_not_do_is_left_to_the_model(trained, sessions, mon
     assert not can_replace(trained.model)
     monkeypatch.undo()
     assert can_replace(trained.model)
-    monkeypatch.setattr(kernel, "find", lambda: kernel.Found(None, "not compiled: for this test"))
+    monkeypatch.setattr(kernel, "find", lambda: Found(None, "not compiled: for this test"))
     assert not can_replace(trained.model)
     assert not sessions

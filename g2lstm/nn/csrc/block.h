@@ -12,7 +12,7 @@ namespace {
 
 enum Source { kInput, kHidden, kFactors };  // then the factors of the block's matrices of low rank, in order
 
-// What Python describes a block with; `kernel.py` has the same.
+// What Python describes a block with; `compression/kernel.py` has the same.
 struct ProductSpec { int64_t form, source, target, group; };  // target: the gate; of a factor the rows
 struct BlockSpec {
   int64_t inputs, outputs, gates;            // gates: 4 of a layer, 1 of a softmax

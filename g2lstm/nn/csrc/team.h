@@ -15,7 +15,7 @@
 
 #include <pthread.h>
 
-#include "../../nn/csrc/simd.h"
+#include "simd.h"
 
 namespace {
 

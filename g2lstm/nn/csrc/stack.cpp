@@ -186,13 +186,8 @@ bool is_possible(const BlockSpec& spec, bool may_be_softmax) {
 
 }  // namespace
 
-// Rows of a panel, by which Python packs the weights; 0 if this build is not for this processor.
-EXPORT int g2lstm_stack_panel() {
-#if defined(__AVX512VNNI__)
-  if (!__builtin_cpu_supports("avx512vnni")) return 0;
-#endif
-  return kPanel;
-}
+// Rows of a panel, by which Python packs the weights.
+EXPORT int g2lstm_stack_panel() { return kPanel; }
 
 // specs: of the layers, and of a softmax on top, if there is one. hard: 0 no gate, 1 input and forget gates, 2 the
 // output gate too. wanted: threads, at most.

@@ -15,7 +15,7 @@
 // two parts, 256 high + low, multiplied with the same weights; else the two sums are of the even and the odd columns.
 #pragma once
 
-#include "../../nn/csrc/simd.h"
+#include "simd.h"
 
 namespace {
 
@@ -58,7 +58,9 @@ inline Ints dot(Ints sum, Ints weights, Ints x) {  // of 4 unsigned and 4 signed
 constexpr bool kBytes = false;               // the two parts are pairs of 16-bit numbers
 constexpr int kLongest = 256;
 inline Ints dot(Ints sum, Ints weights, Ints x) {  // of 2 and 2 signed 16-bit numbers
-#if defined(__AVX2__)
+#if defined(__AVX512BW__)
+  return sum + (Ints)_mm512_madd_epi16((__m512i)weights, (__m512i)x);
+#elif defined(__AVX2__)
   return sum + (Ints)_mm256_madd_epi16((__m256i)weights, (__m256i)x);
 #elif defined(__SSE2__)
   return sum + (Ints)_mm_madd_epi16((__m128i)weights, (__m128i)x);
@@ -67,7 +69,7 @@ inline Ints dot(Ints sum, Ints weights, Ints x) {  // of 2 and 2 signed 16-bit n
 #endif
 }
 #endif
-constexpr int kLongestGroup = 4096;          // of grouped int4; `layout.py` has the same
+constexpr int kLongestGroup = 4096;          // of grouped int4; `compression/layout.py` has the same
 constexpr int32_t kOnes = kBytes ? 0x01010101 : 0x00010001;
 constexpr float kFirst = kBytes ? 256.0f : 1.0f;  // what the first part counts
 
