@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from g2lstm.errors import G2Error
+from g2lstm.errors import G2Error, needs
 from g2lstm.version import __version__
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ __all__ = [
     "train",
 ]
 
-
-# What these need is heavy: torch alone takes seconds, which a process that only reads text can spare.
+# Imported when first asked for: torch alone takes seconds, which a process that only reads text need not spend.
 _LATER = {
     "G2LSTM": "g2lstm.nn.lstm",
     "GateRecord": "g2lstm.nn.record",
@@ -48,10 +47,11 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name when it is first asked for."""
+    """Imports a public name; of these, only `load` and `train` need more than torch, numpy and safetensors."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found = getattr(importlib.import_module(_LATER[name]), name)
+    with needs("text", f"g2lstm.{name}"):
+        globals()[name] = found = getattr(importlib.import_module(_LATER[name]), name)
     return found
 
 

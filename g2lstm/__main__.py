@@ -1,15 +1,21 @@
-"""`g2lstm` and `python -m g2lstm`: the command line, which an interrupt ends quietly while it still loads."""
+"""`g2lstm` and `python -m g2lstm`: loads the command line and runs it."""
 
 import signal
 import sys
 
+from g2lstm.errors import G2Error, needs
+
 
 def main() -> None:
-    """Loads the command line and runs it."""
+    """Loads the command line and runs it; an interrupt ends it quietly while it still loads."""
     try:
-        from g2lstm.cli.main import main as run
+        with needs("text", "the command line"):
+            from g2lstm.cli.main import main as run
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+    except G2Error as error:
+        sys.stderr.write(f"g2lstm: {error}\n")
+        sys.exit(2)
     run()
 
 

@@ -1,5 +1,31 @@
-"""The one exception that means: the caller asked for something that cannot be, and here is what can."""
+"""The exception for mistakes that the caller can fix, and its wording where an optional package is missing."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class G2Error(ValueError):
-    """A mistake of the caller's. The message names what was wrong, the value got, what is allowed, what to do next."""
+    """The caller asked for something impossible. The message says what is wrong, and what is allowed or what to do."""
+
+
+@contextmanager
+def needs(extra: str, what: str) -> Iterator[None]:
+    """Turns a failed import inside the block into a `G2Error` that says which extra to install.
+
+    Args:
+        extra: the name of the extra in pyproject.toml, such as "text".
+        what: the function or command that needs it, as the user calls it.
+
+    Example:
+        with needs("export", "g2lstm export"):
+            import onnx
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "g2lstm":
+            raise  # our own mistake, which no package cures
+        raise G2Error(
+            f"{what} needs the packages of the extra '{extra}', but {error.name} is not installed: "
+            f"pip install 'g2lstm[{extra}]'"
+        ) from None
