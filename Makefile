@@ -26,8 +26,8 @@ slow: $(READY)          ## the tests that take long or need data sets
 check: $(READY)         ## format, lint, types, direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/test_architecture.py
 
 format: $(READY)        ## put the code into shape
 	$(BIN)/ruff format .
@@ -47,4 +47,4 @@ audit:                  ## known vulnerabilities of what constraints.txt pins; f
 	$(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
 clean:                  ## remove what the targets made
-	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis g2lstm/*/*.so
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis g2lstm/*/*.so

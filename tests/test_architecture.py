@@ -1,68 +1,84 @@
-"""The rooms of the package, and the one direction in which they import each other."""
+"""The package as a whole: which way imports go, what each part of it needs, how long files are."""
 
 import ast
+import os
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
-import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-PACKAGE = Path(__file__).parent.parent / "g2lstm"
-ROOMS = [
-    "errors", "version", "files", "nn", "compression", "text", "recipes", "tasks", "runs", "training", "look", "export",
-    "view", "lab", "cli",
-]  # fmt: skip
-UNDER_WAY = [("compression", "tasks"), ("tasks", "runs")]  # the move is not finished there
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "g2lstm"
 FILES = sorted(PACKAGE.rglob("*.py"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CORE = ["errors", "version", "files", "nn", "compression"]
 
 
-def room_of(module: str) -> str:
-    return module.split(".")[1]
+def test_imports_go_one_way():
+    """`make check` runs the same contracts, which are in pyproject.toml."""
+    done = subprocess.run(
+        [Path(sys.executable).parent / "lint-imports", "--no-logo", "--no-cache"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
 
 
-def imported_modules(path: Path) -> list[str]:
-    names = []
+def test_files_are_short():
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in FILES}
+    assert len(lengths) > 50
+    assert {name: length for name, length in lengths.items() if length > 350} == {}, "does each hold one idea?"
+
+
+def distributions(requirements: list[str]) -> set[str]:
+    """The canonical names of what is required, with those of our own extras where they are."""
+    names = set()
+    for requirement in map(Requirement, requirements):
+        if requirement.name == "g2lstm":
+            for extra in requirement.extras:
+                names |= distributions(PROJECT["optional-dependencies"][extra])
+        else:
+            names.add(canonicalize_name(requirement.name))
+    return names
+
+
+def external_imports(path: Path) -> list[tuple[str, bool]]:
+    """The distributions that a file imports, each with whether that happens as soon as the file is imported."""
+    owners = metadata.packages_distributions()
+    found = []
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: imports are absolute"
-            names += [node.module] if "." in node.module else [f"{node.module}.{alias.name}" for alias in node.names]
-    return [name for name in names if name.startswith("g2lstm.")]
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+        for top in {name.split(".")[0] for name in names} - {"g2lstm"} - sys.stdlib_module_names:
+            found.append((canonicalize_name(owners[top][0]), node.col_offset == 0))
+    return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_go_one_way(path):
-    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-    if len(parts) == 2 and parts[1] in ("__init__", "__main__"):
-        return  # the front door may look into every room
-    room = parts[1]
-    assert room in ROOMS, f"{path} stands in no room; add it to ROOMS and to docs/architecture.md"
-    for module in imported_modules(path):
-        if (room, room_of(module)) in UNDER_WAY:
-            continue
-        imported = room_of(module)
-        assert ROOMS.index(imported) <= ROOMS.index(room), f"{room} may not import {module}"
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_files_hold_one_idea_and_say_which(path):
-    text = path.read_text()
-    assert ast.get_docstring(ast.parse(text)), f"{path} does not begin with what it is"
-    assert len(text.splitlines()) <= 350, f"{path} is long: is it one idea?"
-
-
-def test_only_the_command_line_prints():
+def test_every_package_imports_what_its_extra_brings():
+    """The core imports nothing else, not even inside a function; other packages may import other extras there."""
+    core = distributions(PROJECT["dependencies"])
+    extras = {name: core | distributions(PROJECT["optional-dependencies"][name]) for name in ("text", "view", "export")}
+    assert core == {"torch", "numpy", "safetensors"}
     for path in FILES:
-        if path.relative_to(PACKAGE).parts[0] == "cli":
-            continue
-        calls = [n.func for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
-        assert not any(isinstance(f, ast.Name) and f.id == "print" for f in calls), f"{path} prints"
+        part = path.relative_to(PACKAGE).with_suffix("").parts[0]
+        at_once = core if part in CORE else extras.get(part, extras["text"])
+        later = core if part in CORE else set.union(*extras.values())
+        for name, is_at_once in external_imports(path):
+            assert name in (at_once if is_at_once else later), f"{path} imports {name}"
+
+
+def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
 def test_importing_the_package_is_silent_and_light():
     """Heavy optional dependencies load inside the command that needs them."""
-    import subprocess
-    import sys
-
     heavy = ["matplotlib", "plotly", "fastapi", "accelerate", "onnx", "tensorboard", "sacrebleu", "pooch", "tokenizers"]
     code = f"""
 import sys, g2lstm
@@ -70,6 +86,5 @@ assert "torch" not in sys.modules
 g2lstm.G2LSTM
 print(sorted(set({heavy}) & set(sys.modules)))
 """
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-    assert done.stderr == ""
+    done = python(code)
+    assert (done.stdout, done.stderr) == ("[]\n", "")

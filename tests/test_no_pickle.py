@@ -1,7 +1,7 @@
 """No pickle is read, by the package or by what it calls: reading one runs whatever program is in it."""
 
-import ast
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,42 +11,16 @@ import torch
 from tests.cli.command import run as command
 from tests.pickles import PickleError, unpickling_refused
 from tests.runs.toys import language_run, translation_run
-from tests.test_architecture import FILES
 
 ROOT = Path(__file__).parent.parent
-SOURCES = [*FILES, *(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
-MODULES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "yaml", "pandas"}
-# Of torch, numpy and accelerate; each reads or sends pickles, if only by default.
-CALLS = {
-    "torch.load", "torch.save", "torch.jit.load", "torch.package", "torch.hub.load", "np.load", "numpy.load", "np.save",
-    "np.lib.format.read_array", "load_state", "save_state", "all_gather_object", "gather_object",
-    "broadcast_object_list", "scatter_object_list", "send_object_list", "recv_object_list", "DataLoader", "Unpickler",
-    "eval", "exec",
-}  # fmt: skip
 
 
-def called(path):
-    """The names of all that a file calls, with and without what stands before the dot."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
-            yield name
-            if isinstance(node.func, ast.Attribute) and node.func.attr not in ("eval", "load_state", "save_state"):
-                yield node.func.attr
-
-
-def imported(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield (node.module or "").split(".")[0]
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_of_ours_calls_what_reads_pickles(path):
-    assert not MODULES & set(imported(path))
-    assert not CALLS & set(called(path))
+def test_accelerate_saves_and_loads_nothing():
+    """Its checkpoints are pickles. Ruff forbids the functions that read pickles, but knows no methods."""
+    sources = [path for folder in ("g2lstm", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")]
+    assert len(sources) > 100
+    for path in sources:
+        assert not re.search(r"\.(load|save)_state\(", path.read_text()), path
 
 
 @pytest.fixture
