@@ -29,11 +29,6 @@ def read_bounded(path: Path, limit: int) -> bytes:
     raise G2Error(f"{path} is longer than {limit:,} bytes, which such a file never is; put the right one there")
 
 
-def memory() -> int:
-    """How many bytes of memory this machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def parse_json(
     text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None, *, allow_nan: bool = True
 ) -> Any:

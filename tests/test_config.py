@@ -181,7 +181,7 @@ def test_a_recipe_does_not_change() -> None:
         ("data.name=", "data.path: give either data.name or data.path, and not both"),
         (
             "data.name=embeded",
-            "data.name = \"embeded\": no data set is called 'embeded'; did you mean 'embedded'? There",
+            "data.name = \"embeded\": there is no data set 'embeded'; did you mean 'embedded'? Choose",
         ),
         ("data.tokenizer=bpe", 'data.vocabulary: the tokenizer "bpe" needs a vocabulary of at least 258, such as 8000'),
         ("data.vocabulary=1", "data.vocabulary = 1: must be a whole number, at least 3 and below 2147483648"),
@@ -205,8 +205,8 @@ def test_a_long_value_is_shortened() -> None:
 
 
 def test_a_data_set_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = registry.DataSet("pairs", "mt", "pairs")
-    monkeypatch.setattr(registry, "DATA_SETS", {"pairs": pairs})
+    pairs = registry.DataSet("pairs", "mt", "pairs", "pairs")
+    monkeypatch.setattr(registry, "data_sets", lambda: {"pairs": pairs})
     assert message("data.name=pairs").startswith('the recipe r: data.name = "pairs": this data set is for translation')
 
 

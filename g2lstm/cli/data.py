@@ -7,8 +7,7 @@ from rich.table import Table
 
 from g2lstm.cli.options import DataDir
 from g2lstm.cli.output import console
-from g2lstm.text.registry import fetch, folder_of
-from g2lstm.text.sets import DATA_SETS
+from g2lstm.text.registry import data_sets, fetch, folder_of
 
 app = typer.Typer(help="List, fetch and find the named data sets.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="Of a data set; `g2lstm data list` shows them.")]
@@ -18,7 +17,7 @@ Name = Annotated[str, typer.Argument(help="Of a data set; `g2lstm data list` sho
 def list_sets() -> None:
     """Shows the data sets."""
     table = Table("name", "task", "what it is", box=None)
-    for name, found in DATA_SETS.items():
+    for name, found in data_sets().items():
         table.add_row(name, found.task, found.summary)
     console().print(table)
 
@@ -26,7 +25,7 @@ def list_sets() -> None:
 @app.command()
 def get(name: Name, data_dir: DataDir = None) -> None:
     """Downloads a data set, checks it, and prints where it is."""
-    print(fetch(name, data_dir, progress=True))
+    print(fetch(name, data_dir))
 
 
 @app.command()

@@ -15,8 +15,7 @@ from g2lstm.nn.record import record_gates
 from g2lstm.tasks.lm.trained import TrainedLanguageModel
 from g2lstm.tasks.mt.trained import TrainedTranslationModel
 from g2lstm.text.grammar import GrammarPair, grammar_pairs
-from g2lstm.text.shown import begins_word
-from g2lstm.text.tokenize import Tokenizer
+from g2lstm.text.tokenize import Tokenizer, begins_word
 
 _BATCH = 64
 

@@ -18,7 +18,6 @@ from g2lstm.tasks.lm.model import LanguageModel
 from g2lstm.tasks.lm.trained import TrainedLanguageModel
 from g2lstm.tasks.mt.model import TranslationModel
 from g2lstm.tasks.mt.trained import TrainedTranslationModel
-from g2lstm.text.shown import shown
 from g2lstm.text.tokenize import EOS, Tokenizer
 
 MAX_TOKENS = 1000  # of a text; longer ones are for statistics, not for eyes
@@ -135,7 +134,7 @@ def _read_language(
     with in_mode(model, eval_gate=eval_gate, training=training, seed=seed) as mode, record_gates(model) as record:
         features, _, _ = model(_column(ids, model))
         probabilities, likeliest = model.logits(features[-1, 0]).softmax(-1).topk(min(_NEXT_WORDS, len(tokenizer)))
-    words = shown(tokenizer, likeliest.tolist())
+    words = tokenizer.readable(likeliest.tolist())
     return Reading(
         tokens={"text": tokens},
         layers=_layers(model, record),

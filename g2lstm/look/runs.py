@@ -10,8 +10,8 @@ from g2lstm.look.record import Trained, record_split
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.lm.recipe import LmRecipe
 from g2lstm.tasks.lm.trained import TrainedLanguageModel
+from g2lstm.text.lines import read_pieces
 from g2lstm.text.registry import folder_of
-from g2lstm.text.text import read_pieces
 
 SAMPLES = 200  # windows or sentence pairs, which are counted in a second or two
 _WORDS = range(8, 19)  # a sentence that is neither trivial nor too long for one look

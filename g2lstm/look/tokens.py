@@ -3,8 +3,7 @@
 from typing import NamedTuple
 
 from g2lstm.errors import G2Error
-from g2lstm.text.shown import printable, shown
-from g2lstm.text.tokenize import Tokenizer
+from g2lstm.text.tokenize import Tokenizer, printable
 
 
 class Line(NamedTuple):
@@ -23,7 +22,7 @@ def encode(tokenizer: Tokenizer, line: str) -> Line:
             f"the text is not valid Unicode: character {error.start + 1} stands alone for half of one; give UTF-8"
         ) from None
     encoding = tokenizer.backend.encode(line, add_special_tokens=False)
-    tokens = shown(tokenizer, encoding.ids)
+    tokens = tokenizer.readable(encoding.ids)
     for place, (token, (start, end)) in enumerate(zip(encoding.ids, encoding.offsets, strict=True)):
         if token == tokenizer.unk_id:
             tokens[place] = printable(line[start:end])

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+import psutil
 import torch
 from torch import nn
 
 from g2lstm.errors import G2Error
-from g2lstm.files import memory
 from g2lstm.recipes.sections import GateSection
 from g2lstm.tasks.lm.model import LanguageModel
 from g2lstm.tasks.lm.recipe import LmRecipe
@@ -63,10 +63,11 @@ def _built(build: Callable[[], Model]) -> Model:
     """The model, if the machine could hold its weights; they are counted before there are any."""
     with torch.device("meta"):
         weights = sum(parameter.numel() for parameter in build().parameters())
-    if 4 * weights > memory():
+    memory = psutil.virtual_memory().total
+    if 4 * weights > memory:
         raise G2Error(
             f"the model of this recipe has {weights:,} weights, which take {4 * weights / 1e9:,.0f} GB, and this "
-            f"machine has {memory() / 1e9:,.0f} GB of memory; choose smaller sizes: model.hidden, model.embedding, "
+            f"machine has {memory / 1e9:,.0f} GB of memory; choose smaller sizes: model.hidden, model.embedding, "
             "model.layers or data.vocabulary"
         )
     return build()

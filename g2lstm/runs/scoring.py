@@ -15,7 +15,7 @@ from g2lstm.tasks.lm.evaluate import perplexity
 from g2lstm.tasks.lm.trained import TrainedLanguageModel
 from g2lstm.tasks.mt.bleu import score
 from g2lstm.tasks.mt.trained import TrainedTranslationModel
-from g2lstm.text.text import sha256_of
+from g2lstm.text.lines import sha256_of
 
 Progress: TypeAlias = Callable[[int, int], None]  # tokens or sentences done, and those in all
 

@@ -1,4 +1,4 @@
-"""Sentence pairs as training and evaluation read them: padded batches of about one length."""
+"""Sentence pairs as training and evaluation read them: padded batches of pairs of similar length."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,27 +15,27 @@ from g2lstm.text.pairs import PairCorpus
 from g2lstm.text.windows import IGNORED
 
 POOL = 100  # batches whose pairs are sorted together
-_SCAN = 1 << 16  # pairs whose lengths are looked at together
+_SCAN = 1 << 16  # pairs whose lengths are examined together
 
 Integers = npt.NDArray[np.integer]
 
 
 class PairBatch(NamedTuple):
-    """Some pairs side by side: S source and T target tokens of the longest, B pairs."""
+    """B pairs side by side; the longest have S source and T target tokens."""
 
-    source: Tensor  # (S, B), int64: each sentence and its <eos>, then more <eos>
-    source_lengths: Tensor  # (B,), int64, on the CPU: with the one <eos> that belongs to the sentence
-    inputs: Tensor  # (T, B), int64: <eos>, then the target, then more <eos>
-    targets: Tensor  # (T, B), int64: the target and its <eos>, then IGNORED
-    target_tokens: int  # that are predicted in the batch of all processes together
+    source: Tensor  # (S, B), int64: each sentence and its <eos>, padded with <eos>
+    source_lengths: Tensor  # (B,), int64, on the CPU: including the one <eos> that belongs to the sentence
+    inputs: Tensor  # (T, B), int64: <eos> and the target, padded with <eos>
+    targets: Tensor  # (T, B), int64: the target and its <eos>, padded with IGNORED
+    target_tokens: int  # predicted in the batch, over all processes
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """Which pairs make which batch of an epoch.
+class BatchPlan:
+    """Which pairs make up which batch of an epoch.
 
     Attributes:
-        pairs: (pairs,): their numbers, those of a batch together.
+        pairs: (pairs,): their numbers, batch by batch.
         bounds: (batches, 2): where in `pairs` each batch begins and ends, in the order of training.
         target_tokens: (batches,): how many tokens are predicted in each.
     """
@@ -45,29 +45,29 @@ class Plan:
     target_tokens: Integers
 
     def __len__(self) -> int:
-        """How many batches there are."""
+        """The number of batches."""
         return len(self.bounds)
 
 
 class TrainingBatches:
-    """Training pairs in batches: each pair once an epoch, in an order that seed and epoch decide.
+    """Training pairs in batches: each pair once per epoch, in an order determined by seed and epoch.
 
-    The pairs are shuffled; out of about a hundred batches' worth at a time, those of like length come together; and the
-    batches are shuffled. Batch i of epoch e is always the same, so two numbers are enough to go on with training.
+    The pairs are shuffled; about a hundred batches' worth at a time are sorted by length and cut into batches; and the
+    batches are shuffled. Batch i of epoch e is always the same, so two numbers are enough to resume training.
 
-    Memory holds 6 bytes for each pair, 8 if `max_length` is above 255, and 4 in a plan. Tokens stay in their files.
+    Memory holds 6 bytes per pair, 8 if `max_length` exceeds 255, and 4 in a plan. Tokens stay in their files.
 
     Args:
         corpus: the pairs.
         source_eos: `<eos>` of the source tokenizer.
         target_eos: `<eos>` of the target tokenizer.
-        batch_size: pairs in a batch, over all processes together, or a few less so that all batches have as many; or
-        batch_tokens: tokens in a batch at most, over all processes together: source and target, each with its `<eos>`
-            and the padding.
-        max_length: pairs with more tokens on a side are left out, as are those with none.
+        batch_size: pairs in a batch, over all processes, or slightly fewer so that all batches are of equal size; or
+        batch_tokens: the maximum number of tokens in a batch, over all processes: source and target, each with its
+            `<eos>`, including padding.
+        max_length: pairs with more tokens on either side are left out, as are those with an empty side.
         seed: of the order.
         rank: which process this is; it reads its own share of each batch.
-        world_size: how many processes there are; each gets at least one pair of every batch.
+        world_size: the number of processes; each gets at least one pair of every batch.
 
     Attributes:
         kept: how many pairs are trained on.
@@ -90,11 +90,11 @@ class TrainingBatches:
     ) -> None:
         if (batch_size is None) == (batch_tokens is None):
             raise G2Error(
-                f"give the size of a batch either in pairs or in tokens, got batch_size={batch_size} and "
+                f"give the size of a batch in either pairs or tokens, got batch_size={batch_size} and "
                 f"batch_tokens={batch_tokens}"
             )
         if not 0 <= rank < world_size:
-            raise G2Error(f"the rank must lie between 0 and {world_size - 1}, got {rank}")
+            raise G2Error(f"the rank must be between 0 and {world_size - 1}, got {rank}")
         self.corpus = corpus
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self._eos = source_eos, target_eos
@@ -104,9 +104,9 @@ class TrainingBatches:
         self.too_long = len(corpus) - self.kept - self.empty
         if self.kept < world_size:
             raise G2Error(
-                f"{self.kept} of {len(corpus)} pairs are left to train on, and each of {world_size} process(es) needs "
-                f"one: {self.too_long} have more than {max_length} tokens on a side, {self.empty} an empty side; raise "
-                "data.max_length, or use more text"
+                f"only {self.kept} of {len(corpus)} pairs can be trained on, and each of {world_size} process(es) "
+                f"needs one: {self.too_long} have more than {max_length} tokens on a side, {self.empty} an empty side; "
+                "raise data.max_length, or use more text"
             )
         if batch_size is not None:
             self._ends, self._pools = self._by_pairs(batch_size)
@@ -117,17 +117,17 @@ class TrainingBatches:
         """The ends of the batches, and the bounds of the pools."""
         if batch_size < self.world_size:
             raise G2Error(
-                f"a batch must have a pair for each process, {self.world_size} at least, got {batch_size}; raise "
+                f"a batch must have at least one pair per process, {self.world_size} in all, got {batch_size}; raise "
                 "train.batch_size, or use fewer processes"
             )
-        # The second keeps a pair of every batch for each process, where the last batch would have too few.
+        # The second term ensures that each process gets a pair of the last batch too.
         count = min(-(-self.kept // batch_size), self.kept // self.world_size)
         bounds = _evenly(self.kept, count)
         return np.array(bounds[1:]), [*bounds[:-1:POOL], self.kept]
 
     def _by_tokens(self, batch_tokens: int) -> list[int]:
-        """The bounds of the pools; where batches end depends on the order."""
-        # Twice as many pairs as processes, less one, may have to be one batch, since two would be too small.
+        """The bounds of the pools; the ends of the batches depend on the order."""
+        # One less than twice as many pairs as processes may have to share a batch, because two would be too small.
         needed = (2 * self.world_size - 1) * (int(self._lengths.max(axis=0).sum()) + 2)
         if batch_tokens < needed:
             raise G2Error(
@@ -137,7 +137,7 @@ class TrainingBatches:
         tokens = int(self._lengths.sum(dtype=np.int64)) + 2 * self.kept
         return _evenly(self.kept, max(1, tokens // (POOL * batch_tokens)))
 
-    def plan(self, epoch: int) -> Plan:
+    def plan(self, epoch: int) -> BatchPlan:
         """The batches of an epoch, the same in every process."""
         generator = np.random.default_rng((self.seed, epoch))
         order = np.arange(self.kept, dtype=self._numbers.dtype)
@@ -146,7 +146,9 @@ class TrainingBatches:
         for start, end in pairwise(self._pools):
             pool = order[start:end]
             lengths = self._lengths[pool]
-            by_length = np.lexsort((lengths.sum(axis=1), lengths.max(axis=1)))  # of some orders, the least padding
+            by_length = np.lexsort(
+                (lengths.sum(axis=1), lengths.max(axis=1))
+            )  # the least padding of several orders tried
             order[start:end], lengths = self._numbers[pool[by_length]], lengths[by_length]
             if self._batch_tokens is None:
                 ends = self._ends[slice(*np.searchsorted(self._ends, (start, end), side="right"))]
@@ -156,15 +158,10 @@ class TrainingBatches:
             bounds.append(np.stack((starts, ends), axis=1))
             tokens.append(np.add.reduceat(lengths[:, 1], starts - start, dtype=np.int64) + ends - starts)
         shuffled = generator.permutation(sum(map(len, bounds)))
-        return Plan(order, np.concatenate(bounds)[shuffled], np.concatenate(tokens)[shuffled])
+        return BatchPlan(order, np.concatenate(bounds)[shuffled], np.concatenate(tokens)[shuffled])
 
-    def batch(self, plan: Plan, index: int) -> PairBatch:
-        """This process's share of a batch.
-
-        Args:
-            plan: of the epoch.
-            index: of the batch, from 0 on.
-        """
+    def batch(self, plan: BatchPlan, index: int) -> PairBatch:
+        """This process's share of a batch: the one at `index` in the plan of an epoch."""
         start, end = plan.bounds[index]
         pairs = plan.pairs[start + self.rank : end : self.world_size]
         return _pad(self.corpus, pairs, *self._eos, int(plan.target_tokens[index]))
@@ -173,7 +170,7 @@ class TrainingBatches:
 def evaluation_batches(
     corpus: PairCorpus, source_eos: int, target_eos: int, *, batch_size: int
 ) -> Iterator[tuple[npt.NDArray[np.int64], PairBatch]]:
-    """All pairs in batches, those of like length together; none is left out.
+    """All pairs in batches of similar length; none is left out.
 
     Args:
         corpus: the pairs.
@@ -182,7 +179,7 @@ def evaluation_batches(
         batch_size: pairs in a batch; the last may have fewer.
 
     Yields:
-        the numbers of the pairs in the corpus, (B,), and the batch.
+        The numbers of the pairs in the corpus, (B,), and the batch.
     """
     order = np.lexsort((corpus.source_lengths, corpus.target_lengths))
     for start in range(0, len(order), batch_size):
@@ -223,9 +220,9 @@ def _scan(corpus: PairCorpus, max_length: int) -> tuple[Integers, Integers, int]
     return numbers[:kept], lengths[:kept], empty
 
 
-def _evenly(total: int, parts: int) -> list[int]:
-    """The bounds of parts of equal size, give or take one."""
-    return [total * part // parts for part in range(parts + 1)]
+def _evenly(total: int, slices: int) -> list[int]:
+    """The bounds of slices of equal size, give or take one."""
+    return [total * number // slices for number in range(slices + 1)]
 
 
 def _cut(lengths: Integers, batch_tokens: int, least: int) -> list[int]:
@@ -233,8 +230,8 @@ def _cut(lengths: Integers, batch_tokens: int, least: int) -> list[int]:
 
     Args:
         lengths: (pairs, 2), in order.
-        batch_tokens: that a batch may have, with padding; 2 * least - 1 pairs fit in any case.
-        least: pairs that a batch must have.
+        batch_tokens: the maximum number of tokens in a batch, with padding; 2 * least - 1 pairs always fit.
+        least: the minimum number of pairs in a batch.
     """
     ends: list[int] = []
     start, total = 0, len(lengths)
@@ -242,7 +239,7 @@ def _cut(lengths: Integers, batch_tokens: int, least: int) -> list[int]:
         most = batch_tokens // (int(lengths[start].sum(dtype=np.int64)) + 2)
         sizes = np.maximum.accumulate(lengths[start : start + most], axis=0).sum(axis=1, dtype=np.int64) + 2
         end = start + int(np.searchsorted(sizes * np.arange(1, len(sizes) + 1), batch_tokens, side="right"))
-        if 0 < total - end < least:  # too few would be left
+        if 0 < total - end < least:  # too few would remain
             end = total - least if total - least - start >= least else total
         ends.append(end)
         start = end

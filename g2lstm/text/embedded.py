@@ -1,14 +1,10 @@
-"""Real prose that needs no download: the language reference that comes with Python, as sentences of words."""
+"""Real prose that needs no download: the language reference that ships with Python, as sentences of words."""
 
-import hashlib
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from g2lstm.errors import G2Error
-from g2lstm.text.cache import cache_dir, keep_file
 
-SPLITS = ("train", "valid", "test")
 BLOCK = 16  # paragraphs that stay together, so that sentences keep their context
 _PLAIN_WORD = re.compile(r"[\"'“‘(*\[]*[A-Za-z][a-z’'-]*[\"'”’)*.,;:\]!?]*")
 _SENTENCE_END = re.compile(r"(?<=[.?!])[\"”)]*\s+(?=[\"“(*]*[A-Z])")
@@ -18,28 +14,23 @@ _TOKEN = re.compile(r"<code>|e\.g\.|i\.e\.|\d+(?:\.\d+)*|[^\W\d]\w*(?:[.'-]\w+)*
 
 
 def embedded_sentences() -> dict[str, list[str]]:
-    """The sentences of each split: lower-case words and punctuation with spaces between.
+    """The sentences of each split: lower-case words and punctuation, separated by spaces.
 
-    Numbers are `N` as in Penn Treebank, quoted code other than a name is `<code>`, and of `name()` the name is left.
+    Numbers become `N`, as in Penn Treebank; `name()` becomes `name`; other quoted code becomes `<code>`.
 
-    The text, and with it every score on it, depends on the version of Python. Of each ten blocks of paragraphs the
-    ninth is for validation and the tenth for the test; a paragraph that the documentation repeats occurs once.
+    The text depends on the version of Python, and so does every score on it. In each ten blocks of paragraphs the ninth
+    is for validation and the tenth for testing. A paragraph that the documentation repeats occurs once.
     """
-    sentences: dict[str, list[str]] = {split: [] for split in SPLITS}
+    sentences: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
     for index, paragraph in enumerate(_paragraphs()):
         split = {8: "valid", 9: "test"}.get(index // BLOCK % 10, "train")
         sentences[split].extend(_sentences(paragraph))
     return sentences
 
 
-def embedded_folder() -> Path:
-    """The folder with the embedded `train.txt`, `valid.txt` and `test.txt`; what is missing or damaged is written."""
-    texts = {split: "\n".join(lines) + "\n" for split, lines in embedded_sentences().items()}
-    digest = hashlib.sha256("\0".join(texts.values()).encode()).hexdigest()
-    folder = cache_dir() / "data" / f"embedded-{digest[:12]}"
-    for split, text in texts.items():
-        keep_file(folder / f"{split}.txt", text.encode())
-    return folder
+def embedded_files() -> dict[str, str]:
+    """The embedded `train.txt`, `valid.txt` and `test.txt`, and what they hold."""
+    return {f"{split}.txt": "\n".join(lines) + "\n" for split, lines in embedded_sentences().items()}
 
 
 def _paragraphs() -> Iterator[str]:
@@ -47,8 +38,8 @@ def _paragraphs() -> Iterator[str]:
         from pydoc_data.topics import topics
     except ImportError:
         raise G2Error(
-            "the embedded text is Python's own documentation (pydoc_data.topics), which this Python lacks; use a full "
-            "installation, or data.path with a folder of your own"
+            "the embedded text is Python's own documentation (pydoc_data.topics), which this Python lacks; install all "
+            "of Python, or set data.path to a folder of your own"
         ) from None
     seen = set()
     for name in sorted(topics):
@@ -60,7 +51,7 @@ def _paragraphs() -> Iterator[str]:
 
 
 def _is_prose(paragraph: str) -> bool:
-    """Whether these are sentences: not code, grammar, a signature or a heading."""
+    """Whether a paragraph is sentences, not code, grammar, a signature or a heading."""
     words = paragraph.split()
     if len(words) < 6 or "::=" in words or paragraph.startswith(">>>"):
         return False

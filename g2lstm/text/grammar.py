@@ -1,30 +1,26 @@
-"""German and English sentences of a small grammar: pairs that need no download, and whose clauses are known."""
+"""German and English sentences from a small grammar: pairs that need no download, with clauses known in advance."""
 
-import hashlib
 import random
 from collections.abc import Sequence
 from functools import cache
 from itertools import islice, pairwise
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from g2lstm.errors import G2Error
-from g2lstm.text import lexicon
-from g2lstm.text.cache import cache_dir, keep_file
-from g2lstm.text.lexicon import Noun, Phrase, Verb
+from g2lstm.text.lexicon import Lexicon, Noun, Phrase, Verb, load_lexicon
 
 SIZES = {"train": 20_000, "valid": 500, "test": 500}
 SEED = 1
-SHORTEST, LONGEST = 4, 25  # words and punctuation of a German sentence
-_OPEN, _CLOSE = "<,", ",>"  # commas until a sentence is complete: before a new clause, after one
+SHORTEST, LONGEST = 4, 25  # words and punctuation marks of a German sentence
+_OPEN, _CLOSE = "<,", ",>"  # stand for commas until a sentence is complete: before a new clause, after one
 _T = TypeVar("_T")
 
 
 class GrammarPair(NamedTuple):
-    """A German sentence and its English translation: lower-case words and punctuation with spaces between.
+    """A German sentence and its English translation: lower-case words and punctuation, separated by spaces.
 
-    A comma stands between two clauses and nowhere else. The word after it either begins a clause, whether subordinate,
-    relative or main, or goes on with one that another clause interrupted. In
+    A comma always separates two clauses. The word after it either begins a clause (subordinate, relative or main), or
+    resumes one that another clause interrupted. In
 
         der mann , der das haus kauft , schläft , weil er müde ist .
 
@@ -34,31 +30,26 @@ class GrammarPair(NamedTuple):
     source: str
     target: str
     boundaries: tuple[int, ...]  # for each clause but the first, the index of its first word in source.split()
-    returns: tuple[int, ...]  # for each clause that was interrupted, the index of the word it goes on with
+    returns: tuple[int, ...]  # for each interrupted clause, the index of the word that resumes it
 
 
 def grammar_pairs(split: str) -> list[GrammarPair]:
-    """The pairs of a split: "train" has 20,000, "valid" and "test" 500 each, all different, the same everywhere.
+    """The pairs of a split: 20,000 in "train", 500 each in "valid" and "test", all different, the same everywhere.
 
-    A sentence has one translation, which follows from its words alone, in either direction.
+    A sentence has exactly one translation, in either direction, and its words alone determine it.
     """
     if split not in SIZES:
         raise G2Error(f"the embedded pairs have no split {split!r}; choose one of {', '.join(SIZES)}")
     return list(_all_pairs()[split])
 
 
-def grammar_folder() -> Path:
-    """The folder with the embedded `train.de`, `train.en` and so on; they are written at the first call."""
-    texts = {
-        f"{split}.{language}": "".join(f"{pair[side]}\n" for pair in pairs).encode()
+def grammar_files() -> dict[str, str]:
+    """The embedded `train.de`, `train.en` and so on, and what they hold."""
+    return {
+        f"{split}.{language}": "".join(f"{pair[side]}\n" for pair in pairs)
         for split, pairs in _all_pairs().items()
         for side, language in enumerate(("de", "en"))
     }
-    digest = hashlib.sha256(b"\0".join(texts.values())).hexdigest()
-    folder = cache_dir() / "data" / f"embedded-mt-{digest[:12]}"
-    for name, text in texts.items():
-        keep_file(folder / name, text)
-    return folder
 
 
 @cache
@@ -80,7 +71,7 @@ def _is_wanted(pair: GrammarPair) -> bool:
 
 
 def _pair(sentence: Phrase) -> GrammarPair:
-    """Makes commas of the marks: of two that meet, or that meet the end, the later one is left."""
+    """Turns the marks into commas; where two marks meet, or one meets the full stop, only the later one counts."""
     words: list[str] = []
     boundaries, returns = [], []
     for word, following in pairwise([*sentence.german, ""]):
@@ -99,187 +90,178 @@ class _Clause(NamedTuple):
 
     subject: Phrase
     finite: str  # the German verb that agrees with the subject
-    bracket: str  # what stands at the end of a German main clause: a particle or an infinitive
-    final: list[str]  # all of the German verb at the end of a subordinate clause
+    bracket: list[str]  # what ends a German main clause: a particle or an infinitive, if any
+    final: list[str]  # the whole German verb, at the end of a subordinate clause
     english_verb: list[str]
     time: Phrase = Phrase([], [])
     rest: Phrase = Phrase([], [])  # object, place or predicate
 
     def main(self, *, time_first: bool = False) -> Phrase:
-        """The verb is second: "er steht heute auf", "heute steht er auf"."""
+        """The verb comes second: "er steht heute auf", "heute steht er auf"."""
         if time_first and self.time.german:
-            inverted = self._replace(time=Phrase([], [])).inverted()
-            return Phrase([*self.time.german, *inverted.german], [*self.time.english, *inverted.english])
-        return Phrase([*self.subject.german, self.finite, *self._middle(), *self._end()], self._english())
+            return self.time.followed_by(self._replace(time=Phrase([], [])).inverted())
+        return Phrase([*self.subject.german, self.finite, *self._middle(), *self.bracket], self._english())
 
     def inverted(self) -> Phrase:
-        """The verb is first, since something else went before: "..., steht er heute auf"."""
-        return Phrase([self.finite, *self.subject.german, *self._middle(), *self._end()], self._english())
+        """The verb comes first, because something precedes the clause: "..., steht er heute auf"."""
+        return Phrase([self.finite, *self.subject.german, *self._middle(), *self.bracket], self._english())
 
     def subordinate(self) -> Phrase:
-        """The verb is last: "..., weil er heute aufsteht"."""
+        """The verb comes last: "..., weil er heute aufsteht"."""
         return Phrase([*self.subject.german, *self._middle(), *self.final], self._english())
 
     def _middle(self) -> list[str]:
         return [*self.time.german, *self.rest.german]
-
-    def _end(self) -> list[str]:
-        return [self.bracket] if self.bracket else []
 
     def _english(self) -> list[str]:
         return [*self.subject.english, *self.english_verb, *self.rest.english, *self.time.english]
 
 
 class _Speaker:
-    """Says one sentence after the other.
+    """Makes up one sentence after another.
 
     Args:
-        seed: decides which. Only `random()` is drawn from, which gives the same numbers in every version of Python.
+        seed: decides which. Only `random()` is called, which returns the same numbers in every version of Python.
+        lexicon: the words to use.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, lexicon: Lexicon | None = None) -> None:
         self._random = random.Random(seed).random
+        self._words = load_lexicon() if lexicon is None else lexicon
 
     def sentence(self) -> Phrase:
         """A whole sentence, with marks for commas in the German."""
-        pattern = self._random()
+        comma, english_comma = Phrase([_OPEN], []), Phrase([_OPEN], [","])
+        conjunctions, pattern = self._words.conjunctions, self._random()
         if pattern < 0.3:
             said = self._main()
         elif pattern < 0.55:
-            said = self._join(self._main(), self._choose(lexicon.CONJUNCTIONS), self._clause().subordinate())
+            said = self._main().followed_by(comma, self._choose(conjunctions), self._clause().subordinate())
         elif pattern < 0.75:
-            conjunction, first, second = (
-                self._choose(lexicon.CONJUNCTIONS),
-                self._clause().subordinate(),
-                self._clause().inverted(),
-            )
-            said = Phrase(
-                [*conjunction.german, *first.german, _OPEN, *second.german],
-                [*conjunction.english, *first.english, ",", *second.english],
+            said = self._choose(conjunctions).followed_by(
+                self._clause().subordinate(), english_comma, self._clause().inverted()
             )
         else:
-            verb, conjunction = self._choose(lexicon.SPEECH)
+            verb, conjunction = self._choose(self._words.speech)
             speech = self._with_verb(self._subject(verb, relative=True), verb).main()
-            said = self._join(speech, conjunction, self._clause().subordinate())
+            said = speech.followed_by(comma, conjunction, self._clause().subordinate())
             if self._happens(0.2):
-                said = self._join(said, self._choose(lexicon.CONJUNCTIONS), self._clause(relatives=False).subordinate())
-        return Phrase([*said.german, "."], [*said.english, "."])
-
-    def _join(self, first: Phrase, conjunction: Phrase, second: Phrase) -> Phrase:
-        return Phrase(
-            [*first.german, _OPEN, *conjunction.german, *second.german],
-            [*first.english, *conjunction.english, *second.english],
-        )
+                reason = self._choose(conjunctions).followed_by(self._clause(relatives=False).subordinate())
+                said = said.followed_by(comma, reason)
+        return said.followed_by(Phrase(["."], ["."]))
 
     def _main(self) -> Phrase:
         return self._clause().main(time_first=self._happens(0.3))
 
     def _clause(self, *, relatives: bool = True) -> _Clause:
-        """A clause with a subject of its own; with `relatives`, nouns may have relative clauses."""
+        """A clause with its own subject; with `relatives`, its nouns may have relative clauses."""
         if self._happens(0.1):
             return self._predicate()
-        verb = self._choose(lexicon.VERBS)
+        verb = self._choose(self._words.verbs)
         return self._about(self._subject(verb, relative=relatives), verb, relatives=relatives)
 
     def _about(self, subject: Phrase, verb: Verb, *, relatives: bool) -> _Clause:
-        """What a subject does."""
-        clause = self._with_verb(subject, verb, self._choose(lexicon.MODALS) if self._happens(0.2) else None)
+        """A clause that says what a subject does."""
+        clause = self._with_verb(subject, verb, self._modal())
         has_relative = False
         if verb.case:
-            # "er ruft den mann , der schläft , an" is right, but nobody says it.
-            rest = self._noun_phrase(verb.objects, verb.case, relative=relatives and not verb.particle)
+            # "er ruft den mann , der schläft , an" is correct, but nobody says it.
+            rest = self._noun_phrase(verb.objects.split(), verb.case, relative=relatives and not verb.particle)
             has_relative = _OPEN in rest.german
             clause = clause._replace(rest=rest)
         elif not verb.particle and self._happens(0.5):
-            clause = clause._replace(rest=self._choose(lexicon.PLACES))
-        if not has_relative and self._happens(0.3):  # else English could not tell which clause the time belongs to
+            clause = clause._replace(rest=self._choose(self._words.places))
+        if not has_relative and self._happens(0.3):  # after a relative clause, English would not show whose time it is
             clause = clause._replace(time=self._time())
         return clause
 
     def _predicate(self) -> _Clause:
-        """Somebody or something is so, or so old."""
+        """A clause that says what somebody or something is like, or how old."""
+        be = self._words.be
         if self._happens(0.4):
-            years = lexicon.number(2 + self._below(28))
-            rest = Phrase([*years.german, "jahre", "alt"], [*years.english, "years", "old"])
-            return self._with_verb(self._subject(lexicon.BE), lexicon.BE)._replace(rest=rest)
-        kind = self._choose(tuple(lexicon.ADJECTIVES_OF))
-        adjective = self._choose(lexicon.ADJECTIVES_OF[kind])
+            age = self._words.number(2 + self._below(28)).followed_by(Phrase(["jahre", "alt"], ["years", "old"]))
+            return self._with_verb(self._subject(be), be)._replace(rest=age)
+        kind = self._choose(list(self._words.adjectives_of))
+        adjective = self._choose(self._words.adjectives_of[kind])
         subject = self._noun_phrase((kind,), "nom", adjective=False)
-        return self._with_verb(subject, lexicon.BE)._replace(rest=Phrase([adjective], [lexicon.ADJECTIVES[adjective]]))
+        return self._with_verb(subject, be)._replace(rest=Phrase([adjective], [self._words.adjectives[adjective]]))
 
     def _with_verb(self, subject: Phrase, verb: Verb, modal: Verb | None = None) -> _Clause:
-        """The verb's forms for this subject."""
+        """A clause of subject and verb, which agree."""
+        first = modal or verb
+        finite, english = (first.plural, first.english_plural) if subject.is_plural else (first.singular, first.english)
         if modal is None:
-            finite, english = _agree(verb, subject)
-            return _Clause(subject, finite, verb.particle, [verb.particle + finite], english.split())
-        finite, english = _agree(modal, subject)
+            particle = [verb.particle] if verb.particle else []
+            return _Clause(subject, finite, particle, [verb.particle + finite], english.split())
         infinitive = verb.particle + verb.plural
-        return _Clause(subject, finite, infinitive, [infinitive, finite], f"{english} {verb.english_plural}".split())
+        return _Clause(subject, finite, [infinitive], [infinitive, finite], f"{english} {verb.english_plural}".split())
+
+    def _modal(self) -> Verb | None:
+        return self._choose(self._words.modals) if self._happens(0.2) else None
 
     def _subject(self, verb: Verb, *, relative: bool = False) -> Phrase:
         if self._happens(0.35):
-            return self._choose(lexicon.PRONOUNS)
-        return self._noun_phrase(verb.subjects, "nom", relative=relative)
+            return self._choose(self._words.pronouns)
+        return self._noun_phrase(verb.subjects.split(), "nom", relative=relative)
 
     def _noun_phrase(
         self, kinds: Sequence[str], case: str, *, relative: bool = False, adjective: bool = True
     ) -> Phrase:
-        noun = self._choose([noun for noun in lexicon.NOUNS if noun.kind in kinds])
+        words = self._words
+        noun = self._choose([noun for noun in words.nouns if noun.kind in kinds])
         determiner = self._choose(("der", "der", "ein", "mein", "number"))
-        if (determiner == "number" and case == "dat") or (determiner == "mein" and noun.singular in lexicon.NOT_OWNED):
-            determiner = "der"  # no noun here has a plural in the dative
+        if (determiner == "number" and case == "dat") or (determiner == "mein" and noun.singular in words.not_owned):
+            determiner = "der"
         is_plural = determiner == "number" or (determiner != "ein" and case != "dat" and self._happens(0.3))
         form = "p" if is_plural else noun.gender
         if determiner == "number":
-            (german,), english, _ = lexicon.number(2 + self._below(28))
-            ending = lexicon.STRONG_PLURAL_ENDING
+            german, english, _ = words.number(2 + self._below(28))
+            ending = "e"
         elif determiner == "der":
-            german, english, ending = lexicon.DEFINITE[case][form], ["the"], lexicon.WEAK_ENDING[case][form]
+            german, english, ending = [words.definite[case][form]], ["the"], words.weak_ending[case][form]
         else:
-            german, ending = determiner + lexicon.INDEFINITE_ENDING[case][form], lexicon.MIXED_ENDING[case][form]
+            german, ending = [determiner + words.indefinite_ending[case][form]], words.mixed_ending[case][form]
             english = ["my"] if determiner == "mein" else ["a"]
-        words, translation = [german], english
         if adjective and self._happens(0.25):
-            chosen = self._choose(lexicon.ADJECTIVES_OF[noun.kind])
-            words, translation = [german, chosen.removesuffix("e") + ending], [*english, lexicon.ADJECTIVES[chosen]]
+            chosen = self._choose(words.adjectives_of[noun.kind])
+            german, english = [*german, chosen.removesuffix("e") + ending], [*english, words.adjectives[chosen]]
         if is_plural:
-            words, translation = [*words, noun.plural], [*translation, noun.english_plural]
+            german, english = [*german, noun.plural], [*english, noun.english_plural]
         else:
-            words = [*words, (noun.oblique if case != "nom" else "") or noun.singular]
-            translation = [*translation, noun.english]
-        if translation[0] == "a" and translation[1][0] in "aeiou":
-            translation[0] = "an"
+            singular = (noun.oblique if case != "nom" else "") or noun.singular
+            german, english = [*german, singular], [*english, noun.english]
+        if english[0] == "a" and english[1][0] in "aeiou":
+            english[0] = "an"
         if relative and self._happens(0.3):
             clause = self._relative(noun, is_plural)
-            words, translation = [*words, _OPEN, *clause.german, _CLOSE], [*translation, *clause.english]
-        return Phrase(words, translation, is_plural)
+            german, english = [*german, _OPEN, *clause.german, _CLOSE], [*english, *clause.english]
+        return Phrase(german, english, is_plural)
 
     def _relative(self, noun: Noun, is_plural: bool) -> Phrase:
         """A clause about a noun, which is its subject or its object.
 
-        "die frau , die das kind sieht" could be both. Here it is the subject, unless the pronoun or the clause's own
-        subject shows that it is not: "den" and the datives do, and so does a personal pronoun.
+        "die frau , die das kind sieht" could be either. Here it is the subject, unless the relative pronoun ("den" or a
+        dative) or a personal pronoun as the clause's own subject shows that it is the object.
         """
         form = "p" if is_plural else noun.gender
         is_person = noun.kind == "person"
-        doing = [verb for verb in lexicon.VERBS if noun.kind in verb.subjects]
+        doing = [verb for verb in self._words.verbs if noun.kind in verb.subjects.split()]
         if doing and self._happens(0.6):
-            who = Phrase([lexicon.DEFINITE["nom"][form]], ["who" if is_person else "that"], is_plural)
+            who = Phrase([self._words.definite["nom"][form]], ["who" if is_person else "that"], is_plural)
             return self._about(who, self._choose(doing), relatives=False).subordinate()
-        verb = self._choose([v for v in lexicon.VERBS if noun.kind in v.objects and (v.case == "acc" or not is_plural)])
-        pronoun = lexicon.DEFINITE[verb.case][form]
+        done = [verb for verb in self._words.verbs if noun.kind in verb.objects.split()]
+        verb = self._choose([verb for verb in done if verb.case == "acc" or not is_plural])
+        pronoun = self._words.definite[verb.case][form]
         is_clear = pronoun == "den" or verb.case == "dat"
-        subject = self._subject(verb) if is_clear else self._choose(lexicon.PRONOUNS)
-        done = self._with_verb(
-            subject, verb, self._choose(lexicon.MODALS) if self._happens(0.2) else None
-        ).subordinate()
-        return Phrase([pronoun, *done.german], ["whom" if is_person else "that", *done.english])
+        subject = self._subject(verb) if is_clear else self._choose(self._words.pronouns)
+        clause = self._with_verb(subject, verb, self._modal()).subordinate()
+        return Phrase([pronoun], ["whom" if is_person else "that"]).followed_by(clause)
 
     def _time(self) -> Phrase:
         if self._happens(0.5):
-            return self._choose(lexicon.TIMES)
-        hour = lexicon.number(2 + self._below(11))
-        return Phrase(["um", *hour.german, "uhr"], ["at", *hour.english, "o'clock"])
+            return self._choose(self._words.times)
+        hour = self._words.number(2 + self._below(11))
+        return Phrase(["um"], ["at"]).followed_by(hour, Phrase(["uhr"], ["o'clock"]))
 
     def _below(self, limit: int) -> int:
         return int(self._random() * limit)
@@ -289,7 +271,3 @@ class _Speaker:
 
     def _happens(self, probability: float) -> bool:
         return self._random() < probability
-
-
-def _agree(verb: Verb, subject: Phrase) -> tuple[str, str]:
-    return (verb.plural, verb.english_plural) if subject.is_plural else (verb.singular, verb.english)

@@ -8,13 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from g2lstm.errors import G2Error
-from g2lstm.text.corpus import LineStream, prepare_lines, prepare_tokenizer
-from g2lstm.text.embedded import SPLITS
-from g2lstm.text.registry import data_set, folder_with
-from g2lstm.text.text import open_to_read, read_pieces
+from g2lstm.text.corpus import TokenStream, prepare_stream, prepare_tokenizer
+from g2lstm.text.lines import count_lines, read_pieces
+from g2lstm.text.registry import SPLITS, data_set, folder_with
 from g2lstm.text.tokenize import Tokenizer
-
-_COUNT_BYTES = 1 << 20  # read at once to count lines
 
 
 class PairFiles(NamedTuple):
@@ -25,33 +22,33 @@ class PairFiles(NamedTuple):
 
 
 class PairCorpus:
-    """The pairs of one split; reading one brings only its part of the files into memory.
+    """The pairs of one split; only the pairs that are read come into memory.
 
-    A pair with an empty line is a pair like any other here.
+    A pair with an empty line counts like any other here.
 
     Args:
         source: the lines to translate.
-        target: their translations, as many.
-        files: the texts that they were encoded from.
+        target: their translations, one for each.
+        files: the texts they were encoded from.
     """
 
-    def __init__(self, source: LineStream, target: LineStream, files: PairFiles | None = None) -> None:
+    def __init__(self, source: TokenStream, target: TokenStream, files: PairFiles | None = None) -> None:
         self.source = source
         self.target = target
         self.files = files
 
     def __len__(self) -> int:
-        """How many pairs there are."""
+        """The number of pairs."""
         return len(self.source_lengths)
 
     @property
     def source_lengths(self) -> npt.NDArray[np.int64]:
-        """Tokens of each source without `<eos>`: (pairs,), a view of the file."""
+        """Tokens in each source, without `<eos>`: (pairs,), a view of the file."""
         return self.source.lengths
 
     @property
     def target_lengths(self) -> npt.NDArray[np.int64]:
-        """Tokens of each target without `<eos>`: (pairs,), a view of the file."""
+        """Tokens in each target, without `<eos>`: (pairs,), a view of the file."""
         return self.target.lengths
 
     @property
@@ -74,16 +71,16 @@ def mt_files(
     """The files of a translation corpus by split: "train", "valid", "test".
 
     Args:
-        name: of a data set; it is fetched if need be.
-        path: instead of a name, a folder of the user's, with files such as train.de and train.en.
+        name: of a data set, which is fetched if necessary.
+        path: instead of a name, the user's own folder with files such as train.de and train.en.
         source: the language to translate from, which is the ending of its files.
-        target: the language to translate to. A data set has a usual direction: there both may be left out.
-        data_dir: see `registry.fetch`.
+        target: the language to translate to. For a data set, both may be omitted: it has a usual direction.
+        data_dir: see `registry.folder_of`.
     """
     if name is not None:
         found = data_set(name)
         if found.task != "mt":
-            raise G2Error(f"the data set {name!r} is plain text; translation needs one of pairs, such as embedded-mt")
+            raise G2Error(f"the data set {name!r} is plain text; translation needs sentence pairs, such as embedded-mt")
         if source is None and target is None:
             source, target = found.languages
         elif {source, target} != set(found.languages):
@@ -112,18 +109,18 @@ def prepare_tokenizers(
     cache: Path | None = None,
     workers: int | None = None,
 ) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of source and target, trained at the first call and kept.
+    """The tokenizers of source and target, trained on the first call and kept.
 
     Args:
         files: the training texts.
         kind: "word" or "bpe".
-        vocabulary: at most so many tokens, of each side or of both if joint; None for all words.
-        joint: one tokenizer, trained on both texts, is the tokenizer of either side.
-        min_frequency: rarer words become `<unk>`; rarer pairs of bytes are not merged.
-        lowercase: make the texts lower-case first.
-        is_tokenized: words and punctuation stand apart in the texts already.
-        cache: folder for prepared files; the user's cache if absent.
-        workers: see `prepare_tokenizer`.
+        vocabulary: the maximum number of tokens, of each side or, if joint, of both; None for all words.
+        joint: train one tokenizer on both texts, and use it for both sides.
+        min_frequency: see `prepare_tokenizer`, like the rest.
+        lowercase: convert the texts to lower case first.
+        is_tokenized: spaces already separate words and punctuation.
+        cache: folder for prepared files.
+        workers: how many processes count words.
     """
     _check_sides(files)
     prepare = partial(
@@ -151,49 +148,41 @@ def prepare_pairs(
     cache: Path | None = None,
     workers: int | None = None,
 ) -> PairCorpus:
-    """The tokens of pairs, encoded on all cores at the first call and kept; see `prepare_stream`.
+    """The tokens of pairs, encoded on the first call and kept; see `prepare_stream`.
 
     Args:
-        files: two UTF-8 files of as many lines.
-        source_tokenizer: what encodes the source.
-        target_tokenizer: what encodes the target.
-        cache: folder for prepared files; the user's cache if absent.
-        workers: see `prepare_stream`.
+        files: two UTF-8 files with the same number of lines.
+        source_tokenizer: encodes the source.
+        target_tokenizer: encodes the target.
+        cache: folder for prepared files; by default the user's cache.
+        workers: how many processes encode a large text.
     """
     _check_sides(files)
-    source = prepare_lines(files.source, source_tokenizer, cache=cache, workers=workers)
-    return PairCorpus(source, prepare_lines(files.target, target_tokenizer, cache=cache, workers=workers), files)
+    source = prepare_stream(files.source, source_tokenizer, cache=cache, workers=workers)
+    return PairCorpus(source, prepare_stream(files.target, target_tokenizer, cache=cache, workers=workers), files)
 
 
 def read_pairs(files: PairFiles) -> tuple[list[str], list[str]]:
-    """The lines of source and target as they stand in the files; all of them are held in memory."""
+    """The lines of source and target as the files have them; all are held in memory."""
     _check_sides(files)
     return _whole_lines(files.source), _whole_lines(files.target)
 
 
 def _check_sides(files: PairFiles) -> None:
-    source, target = map(_count_lines, files)
-    # A file without a line has an error of its own when it is read.
+    source, target = map(count_lines, files)
+    # A file without lines has its own error when it is read.
     if source != target and source and target:
         raise G2Error(
-            f"{files.source} has {source:,} lines and {files.target} {target:,}; they must have as many, since each "
-            "line is the translation of a line of the other file"
+            f"{files.source} has {source:,} lines, but {files.target} has {target:,}; they must have the same number, "
+            "because each line of one is the translation of a line of the other"
         )
 
 
-def _count_lines(path: Path) -> int:
-    count, last = 0, b"\n"
-    with open_to_read(path) as file:
-        while chunk := file.read(_COUNT_BYTES):
-            count, last = count + chunk.count(b"\n"), chunk[-1:]
-    return count + (last != b"\n")
-
-
 def _whole_lines(path: Path) -> list[str]:
-    lines, parts = [], []
+    lines, pieces = [], []
     for piece in read_pieces(path):
-        parts.append(piece.text)
+        pieces.append(piece.text)
         if piece.ends_line:
-            lines.append("".join(parts))
-            parts = []
+            lines.append("".join(pieces))
+            pieces = []
     return lines

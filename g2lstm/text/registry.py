@@ -1,129 +1,189 @@
-"""From the name of a data set, or a folder of one's own, to files that are here and verified."""
+"""Data sets: from a name, or the user's own folder, to files that are present and verified."""
 
+import hashlib
+import logging
 import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
 from g2lstm.errors import G2Error
-from g2lstm.text.cache import cache_dir
-from g2lstm.text.embedded import SPLITS, embedded_folder
-from g2lstm.text.grammar import grammar_folder
-from g2lstm.text.sets import DATA_SETS, DataSet, RemoteFile
-from g2lstm.text.text import sha256_of
+from g2lstm.text.cache import cache_dir, keep_file
+from g2lstm.text.embedded import embedded_files
+from g2lstm.text.grammar import grammar_files
+from g2lstm.text.lines import sha256_of
 
-_EMBEDDED = {"embedded": embedded_folder, "embedded-mt": grammar_folder}
+SPLITS = ("train", "valid", "test")
+_EMBEDDED = {"embedded": embedded_files, "embedded-mt": grammar_files}
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A named data set; sets.toml describes each.
+
+    Attributes:
+        name: what recipes and commands call it.
+        task: "lm" for text, "mt" for pairs of texts aligned by line.
+        summary: one line for a table.
+        folder: of the set in a data directory or a mirror.
+        files: what to download: for each file its SHA-256 and its address.
+        languages: of an "mt" set, source first: the endings of its files.
+        preparation: how users make the files of a set that cannot be downloaded as it is.
+        training_pairs: about how many the whole of such a set has.
+    """
+
+    name: str
+    task: str
+    summary: str
+    folder: str
+    files: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    languages: Sequence[str] = ()
+    preparation: str = ""
+    training_pairs: int = 0
+
+    @property
+    def file_names(self) -> list[str]:
+        """The files in the set's folder."""
+        return _file_names(self.languages or ("txt",))
+
+    def url_of(self, file: str) -> str:
+        """Where a file is downloaded from; with `G2LSTM_MIRROR` set it is <mirror>/<folder of the set>/<file>."""
+        mirror = os.environ.get("G2LSTM_MIRROR")
+        return f"{mirror.rstrip('/')}/{self.folder}/{file}" if mirror else self.files[file][1]
+
+
+@cache
+def data_sets() -> dict[str, DataSet]:
+    """All named data sets, by name."""
+    tables = tomllib.loads((files("g2lstm.text") / "sets.toml").read_text(encoding="utf-8"))
+    return {name: DataSet(**{"name": name, "folder": name, **table}) for name, table in tables.items()}
 
 
 def data_set(name: str) -> DataSet:
-    """The data set of this name."""
-    if name not in DATA_SETS:
-        close = get_close_matches(name, DATA_SETS, n=1)
-        guess = f"; did you mean {close[0]!r}?" if close else ";"
-        raise G2Error(f"no data set is called {name!r}{guess} There are: {', '.join(DATA_SETS)}")
-    return DATA_SETS[name]
+    """The data set with this name."""
+    if name not in data_sets():
+        close = get_close_matches(name, data_sets(), n=1)
+        guess = f"; did you mean {close[0]!r}?" if close else "."
+        raise G2Error(f"there is no data set {name!r}{guess} Choose one of {', '.join(data_sets())}")
+    return data_sets()[name]
 
 
 def folder_of(name: str, data_dir: Path | None = None) -> Path:
-    """The folder that holds a data set, or will when it is fetched.
+    """The folder that holds a data set, or will once it is fetched.
 
     Args:
         name: of the data set.
-        data_dir: a folder with one folder for each set; else `G2LSTM_DATA`, else the user's cache.
+        data_dir: a folder with one folder per data set; by default `G2LSTM_DATA`, else the user's cache.
     """
     found = data_set(name)
     if name in _EMBEDDED:
-        return _EMBEDDED[name]()
+        return _embedded_folder(name)
     return (_given_root(data_dir) or cache_dir() / "data") / found.folder
 
 
-def fetch(name: str, data_dir: Path | None = None, *, progress: bool = False) -> Path:
-    """The folder of a data set, complete and verified; files that are not there yet are downloaded.
+def fetch(name: str, data_dir: Path | None = None) -> Path:
+    """The folder of a data set, complete and verified; missing files are downloaded, and the log reports progress.
 
-    A file that is there is never overwritten, not even if its checksum is wrong.
+    Existing files are never overwritten, not even if their checksums are wrong.
 
     Args:
         name: of the data set.
-        data_dir: a folder with one folder for each set; else `G2LSTM_DATA`, else the user's cache.
-        progress: show a bar for each download.
+        data_dir: see `folder_of`.
 
     Raises:
-        G2Error: unknown name, a file that differs from the known one, a download that failed, or a file that is not
-            there, of a set that cannot be downloaded.
+        G2Error: the name is unknown, a file differs from the known one, a download failed, or a file is missing from a
+            set that cannot be downloaded.
     """
     found = data_set(name)
     root = None if name in _EMBEDDED else _given_root(data_dir)
     if root is not None and not root.is_dir():
         origin = "the data folder" if data_dir is not None else "G2LSTM_DATA"
-        raise G2Error(f"{origin} points to {root}, which is not a folder; it should hold one folder for each data set")
+        raise G2Error(f"{origin} is {root}, which is not a folder; it should hold one folder per data set")
     folder = folder_of(name, data_dir)
-    if found.preparation:
-        _check_prepared(found, folder)
+    if found.preparation and (missing := [file for file in found.file_names if not (folder / file).is_file()]):
+        raise G2Error(
+            f"the data set {name!r} cannot be downloaded as it is, and {folder} lacks {', '.join(missing)}; make them, "
+            f"with one sentence per line, and put them there, or into {found.folder}/ in the folder that G2LSTM_DATA "
+            f"names. How they are usually made: {found.preparation}"
+        )
     missing = []
     for file in found.files:
-        if (folder / file.name).exists():
-            _verify(name, file, folder / file.name)
+        if (folder / file).exists():
+            _verify(found, file, folder / file)
         else:
             missing.append(file)
-    if missing:
-        _download(name, missing, folder, progress)
+    _download(found, missing, folder)
     return folder
-
-
-def url_of(name: str, file: RemoteFile) -> str:
-    """Where a file is downloaded from; with `G2LSTM_MIRROR` set it is <mirror>/<folder of the set>/<file>."""
-    mirror = os.environ.get("G2LSTM_MIRROR")
-    return f"{mirror.rstrip('/')}/{data_set(name).folder}/{file.name}" if mirror else file.url
 
 
 def lm_files(name: str | None = None, path: Path | None = None, data_dir: Path | None = None) -> dict[str, Path]:
     """The text files of a language-modelling corpus by split: "train", "valid", "test".
 
     Args:
-        name: of a data set; it is fetched if need be.
-        path: instead of a name, a folder of the user's with train.txt, valid.txt and test.txt.
-        data_dir: see `fetch`.
+        name: of a data set, which is fetched if necessary.
+        path: instead of a name, the user's own folder with train.txt, valid.txt and test.txt.
+        data_dir: see `folder_of`.
     """
     if name is not None and data_set(name).task != "lm":
-        raise G2Error(f"the data set {name!r} is for translation; language modelling needs one of plain text")
+        raise G2Error(f"the data set {name!r} is for translation; language modelling needs plain text, such as ptb")
     folder = folder_with(("txt",), name, path, data_dir)
     return {split: folder / f"{split}.txt" for split in SPLITS}
 
 
-def folder_with(endings: tuple[str, ...], name: str | None, path: Path | None, data_dir: Path | None) -> Path:
-    """The folder of a data set or of the user's, with a file for each split and ending.
+def folder_with(endings: Sequence[str], name: str | None, path: Path | None, data_dir: Path | None) -> Path:
+    """The folder of a data set, or the user's own, with a file for each split and ending.
 
     Args:
         endings: such as ("txt",) or ("de", "en").
-        name: of a data set; it is fetched if need be.
-        path: instead of a name, a folder of the user's.
-        data_dir: see `fetch`.
+        name: of a data set, which is fetched if necessary.
+        path: instead of a name, the user's own folder.
+        data_dir: see `folder_of`.
     """
     if (name is None) == (path is None):
         raise G2Error(f"give either the name of a data set or the path of a folder, got name={name!r}, path={path!r}")
     if path is None:
         return fetch(str(name), data_dir)
     folder = path.expanduser()
-    needed = [f"{split}.{ending}" for split in SPLITS for ending in endings]
+    needed = _file_names(endings)
     listed = f"{', '.join(needed[:-1])} and {needed[-1]}"
-    if not os.path.isdir(folder):  # which raises for no name
-        raise G2Error(f"the data folder {folder} does not exist; make it, with {listed}")
+    if not os.path.isdir(folder):  # raises for no name, unlike Path.is_dir
+        raise G2Error(f"the data folder {folder} does not exist; create it with {listed}")
     if missing := [file for file in needed if not os.path.isfile(folder / file)]:
         raise G2Error(f"the data folder {folder} lacks {', '.join(missing)}; it needs {listed}")
     return folder
 
 
 def partial_pairs(name: str, pairs: int) -> str | None:
-    """What a result must say if it comes from a part of the training set: "50,906 of about 153,000 pairs".
+    """What a result must state if its training set was only part of a data set: "50,906 of about 153,000 pairs".
 
     Args:
         name: of a data set.
-        pairs: how many training pairs there are.
+        pairs: how many training pairs were used.
 
     Returns:
-        None if that is nine tenths of the whole set or more, or if the set is always whole.
+        None if they are at least nine tenths of the whole set, or if the set is always whole.
     """
     whole = data_set(name).training_pairs
     return f"{pairs:,} of about {whole:,} pairs" if pairs < 0.9 * whole else None
+
+
+def _file_names(endings: Sequence[str]) -> list[str]:
+    return [f"{split}.{ending}" for split in SPLITS for ending in endings]
+
+
+def _embedded_folder(name: str) -> Path:
+    """The folder of an embedded set; missing or damaged files are written."""
+    contents = {file: text.encode() for file, text in _EMBEDDED[name]().items()}
+    digest = hashlib.sha256(b"\0".join(contents.values())).hexdigest()
+    folder = cache_dir() / "data" / f"{name}-{digest[:12]}"
+    for file, content in contents.items():
+        keep_file(folder / file, content)
+    return folder
 
 
 def _given_root(data_dir: Path | None) -> Path | None:
@@ -132,44 +192,55 @@ def _given_root(data_dir: Path | None) -> Path | None:
     return None if data_dir is None else data_dir.expanduser()
 
 
-def _check_prepared(found: DataSet, folder: Path) -> None:
-    if missing := [file for file in found.file_names if not (folder / file).is_file()]:
+def _verify(found: DataSet, file: str, path: Path) -> None:
+    got, expected = sha256_of(path), found.files[file][0]
+    if got != expected:
         raise G2Error(
-            f"the data set {found.name!r} cannot be downloaded as it is, and {folder} lacks {', '.join(missing)}; make "
-            f"them, one sentence a line, and put them there, or into {found.folder}/ of a folder that G2LSTM_DATA "
-            f"names. How they are usually made: {found.preparation}"
+            f"{path} is not the {file} of {found.name!r}: its SHA-256 is {got}, not {expected}; delete it to have it "
+            "downloaded again, or, if the text is your own, give its folder as data.path"
         )
 
 
-def _verify(name: str, file: RemoteFile, path: Path) -> None:
-    got = sha256_of(path)
-    if got != file.sha256:
-        raise G2Error(
-            f"{path} is not the {file.name} of {name!r}: its SHA-256 is {got}, it should be {file.sha256}; remove it "
-            "to have it downloaded again, or give the folder as data.path if the text is your own"
-        )
-
-
-def _download(name: str, files: list[RemoteFile], folder: Path, progress: bool) -> None:
-    for index, file in enumerate(files):
+def _download(found: DataSet, missing: list[str], folder: Path) -> None:
+    for index, file in enumerate(missing):
         try:
-            _retrieve(url_of(name, file), file, folder, progress)
+            _retrieve(found, file, folder)
         except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong checksum is a ValueError
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            todo = "".join(f"\n  {url_of(name, each)}\n    to {folder / each.name}" for each in files[index:])
+            todo = "".join(f"\n  {found.url_of(each)}\n    to {folder / each}" for each in missing[index:])
             raise G2Error(
-                f"cannot download {file.name} of {name!r}: {reason}\nDownload by hand, or set G2LSTM_MIRROR to an "
-                f"address that has {data_set(name).folder}/{file.name}, or G2LSTM_DATA to a folder that has it:{todo}"
+                f"cannot download {file} of {found.name!r}: {reason}\nDownload it yourself, or set G2LSTM_MIRROR to an "
+                f"address that has {found.folder}/{file}, or G2LSTM_DATA to a folder that has it:{todo}"
             ) from None
 
 
-def _retrieve(url: str, file: RemoteFile, folder: Path, progress: bool) -> None:
+def _retrieve(found: DataSet, file: str, folder: Path) -> None:
     import pooch  # type: ignore[import-untyped]
 
     logger = pooch.get_logger()
     level = logger.level
-    logger.setLevel("WARNING")  # only commands tell the user things
+    logger.setLevel("WARNING")  # only commands talk to the user
+    known_hash = f"sha256:{found.files[file][0]}"
     try:
-        pooch.retrieve(url, f"sha256:{file.sha256}", fname=file.name, path=folder, progressbar=progress)
+        pooch.retrieve(found.url_of(file), known_hash, fname=file, path=folder, progressbar=_DownloadLog(file))
     finally:
         logger.setLevel(level)
+
+
+class _DownloadLog:
+    """What pooch expects of a progress bar; logs every megabyte."""
+
+    def __init__(self, file: str) -> None:
+        self.total = 0  # bytes; pooch sets it
+        self._file, self._done = file, 0
+
+    def update(self, count: int) -> None:
+        before, self._done = self._done, min(self._done + count, self.total)
+        if before >> 20 < self._done >> 20 or before < self._done == self.total:
+            _LOGGER.info("%s: %d of %d KB are done", f"downloading {self._file}", self._done >> 10, self.total >> 10)
+
+    def reset(self) -> None:
+        """Called at the end, before the total is reported once more."""
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,34 +1,38 @@
-"""Tokenizers: whole words, or byte-pair encoding; both kept as a `tokenizer.json` of the `tokenizers` library."""
+"""Tokenizers: whole words, or byte-pair encoding; both are stored as a `tokenizer.json` of the `tokenizers` library."""
 
 import hashlib
 import json
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from heapq import nsmallest
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
+from typing import Any
 
 import tokenizers
-from tokenizers import models, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from g2lstm.errors import G2Error
-from g2lstm.files import read_bounded, write_atomically
-from g2lstm.text.counting import count_words
-from g2lstm.text.tokenizer_file import EOS, KINDS, UNK, new_backend, parse_tokenizer
+from g2lstm.files import parse_json, read_bounded, write_atomically
 
-__all__ = ["EOS", "UNK", "Tokenizer", "train_bpe_tokenizer", "train_tokenizer", "train_word_tokenizer"]
-
+UNK, EOS = "<unk>", "<eos>"
 SPECIALS = (UNK, EOS)
-MIN_BPE_VOCABULARY = 256 + len(SPECIALS)  # every byte has a token, so that any text can be encoded
+MIN_BPE_VOCABULARY = 256 + len(SPECIALS)  # every byte has a token, so any text can be encoded
 
-_LONGEST_FILE = 2**28  # bytes; a vocabulary of a million long words has a fifth of it
+_KINDS = {"WordLevel": "word", "BPE": "bpe"}  # the library's names, and ours
+_MAX_FILE_BYTES = 2**28  # a vocabulary of a million long words takes a fifth of this
+# What the library calls a word. Python's str.split() also splits at four control characters.
+_WORD = re.compile(r"[\S\x1c-\x1f]+")
+_SPACE = "Ġ"  # how byte-pair encoding writes the space before a word
 
 
 class Tokenizer:
     """Turns a line of text into token ids and back.
 
-    A word tokenizer reads `<unk>` and `<eos>` in a text as these tokens, as the usual corpora have them; to byte-pair
-    encoding they are text like any other. Neither adds `<eos>` by itself.
+    A word tokenizer reads `<unk>` and `<eos>` in a text as these tokens, since that is how the usual corpora mean them;
+    to byte-pair encoding they are ordinary text. Neither adds `<eos>` by itself.
 
     Args:
         backend: the library's tokenizer, with `<unk>` and `<eos>` in its vocabulary.
@@ -36,20 +40,20 @@ class Tokenizer:
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self.backend = backend
-        self.kind = KINDS[type(backend.model).__name__]
+        self.kind = _KINDS[type(backend.model).__name__]
         self.unk_id = self.id_of(UNK)
         self.eos_id = self.id_of(EOS)
 
     def __len__(self) -> int:
-        """How many tokens there are, V."""
+        """The number of tokens, V."""
         return int(self.backend.get_vocab_size())
 
     def encode(self, line: str) -> list[int]:
-        """The ids of a line's tokens, without `<eos>`."""
+        """The token ids of a line, without `<eos>`."""
         return list(self.backend.encode(line, add_special_tokens=False).ids)
 
     def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
-        """The ids of many lines' tokens, faster than one by one."""
+        """The token ids of many lines, faster than one by one."""
         return [encoding.ids for encoding in self.backend.encode_batch_fast(list(lines), add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -63,29 +67,41 @@ class Tokenizer:
         return "\n".join(lines)
 
     def id_of(self, token: str) -> int:
-        """The id of a token that is in the vocabulary."""
+        """The id of a token in the vocabulary."""
         found = self.backend.token_to_id(token)
         if found is None:
             raise G2Error(f"the vocabulary has no token {token!r}; it has {len(self)} others")
         return int(found)
 
     def token_of(self, token_id: int) -> str:
-        """The token with this id, as it stands in the vocabulary."""
+        """The token with this id, as the vocabulary spells it."""
         found = self.backend.id_to_token(token_id) if token_id >= 0 else None
         if found is None:
             raise G2Error(f"no token has the id {token_id}; ids go from 0 to {len(self) - 1}")
         return str(found)
 
+    def readable(self, ids: Sequence[int]) -> list[str]:
+        """Tokens as people can read them; if a word is several tokens, all but the first begin with ##."""
+        words: list[str] = []
+        for token_id in ids:
+            token = self.token_of(token_id)
+            if self.kind == "word" or token_id in (self.eos_id, self.unk_id):
+                words.append(printable(token))
+                continue
+            text = printable(self.backend.decoder.decode([token]).strip(" ") or "␣")
+            words.append(text if begins_word(token) or not words else f"##{text}")
+        return words
+
     def __contains__(self, token: str) -> bool:
         return self.backend.token_to_id(token) is not None
 
     def to_json(self) -> str:
-        """The tokenizer as the text of a `tokenizer.json`."""
+        """The content of a `tokenizer.json`."""
         return str(self.backend.to_str(pretty=True))
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of what the tokenizer does; equal for equal tokenizers."""
+        """A SHA-256 that is equal for tokenizers that do the same."""
         canonical = json.dumps(json.loads(self.backend.to_str()), sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -96,31 +112,51 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
-        """Reads a `tokenizer.json`."""
+        """Reads a `tokenizer.json`; one that training could not have written is an error."""
         try:
-            text = read_bounded(path, _LONGEST_FILE).decode()
+            text = read_bounded(path, _MAX_FILE_BYTES).decode()
         except (G2Error, UnicodeDecodeError) as error:
-            raise G2Error(f"the tokenizer {path} cannot be read: {error}") from None
+            raise G2Error(f"cannot read the tokenizer {path}: {error}") from None
         try:
-            backend = parse_tokenizer(text)
+            return cls(_parse(text))
         except G2Error as error:
-            raise G2Error(f"{path} {error}") from None
-        try:
-            return cls(backend)
-        except G2Error as error:
-            raise G2Error(f"{path} does not fit: {error}") from None
+            raise G2Error(f"{path} is not a tokenizer that g2lstm can use: {error}") from None
+
+
+def begins_word(token: str) -> bool:
+    """Whether a token of byte-pair encoding follows a space."""
+    return token.startswith(_SPACE)
+
+
+def printable(text: str) -> str:
+    r"""The text with control characters as escapes such as \x1b, so that no terminal or picture obeys them."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def count_words(lines: Iterable[str], *, lowercase: bool = False) -> Counter[str]:
+    """How often each word occurs; a word is whatever stands between white space.
+
+    Args:
+        lines: the text.
+        lowercase: convert the text to lower case first.
+    """
+    normalizer = normalizers.Lowercase() if lowercase else None
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update(_WORD.findall(normalizer.normalize_str(line) if normalizer else line))
+    return counts
 
 
 def train_word_tokenizer(
     lines: Iterable[str], *, vocabulary: int | None = None, min_frequency: int = 1, lowercase: bool = False
 ) -> Tokenizer:
-    """A tokenizer whose tokens are the words between white space, the frequent ones first.
+    """A tokenizer whose tokens are the words between white space, most frequent first.
 
     Args:
         lines: the training text.
-        vocabulary: at most so many tokens, with `<unk>` and `<eos>`; None for all.
-        min_frequency: rarer words become `<unk>`.
-        lowercase: make the text lower-case first.
+        vocabulary: the maximum number of tokens, including `<unk>` and `<eos>`; None for no limit.
+        min_frequency: words rarer than this become `<unk>`.
+        lowercase: convert the text to lower case first.
     """
     counts = count_words(lines, lowercase=lowercase).items()
     return word_tokenizer(counts, vocabulary=vocabulary, min_frequency=min_frequency, lowercase=lowercase)
@@ -129,17 +165,17 @@ def train_word_tokenizer(
 def word_tokenizer(
     counts: Iterable[tuple[str, int]], *, vocabulary: int | None, min_frequency: int, lowercase: bool
 ) -> Tokenizer:
-    """Like `train_word_tokenizer`, of words that are counted already."""
+    """Like `train_word_tokenizer`, from words that have been counted."""
     ranked = ((-count, word) for word, count in counts if count >= min_frequency and word not in SPECIALS)
     first = sorted(ranked) if vocabulary is None else nsmallest(vocabulary - len(SPECIALS), ranked)
     ids = {token: index for index, token in enumerate((*SPECIALS, *(word for _, word in first)))}
-    return Tokenizer(new_backend(models.WordLevel(ids, unk_token=UNK), lowercase=lowercase))
+    return Tokenizer(_new_backend(models.WordLevel(ids, unk_token=UNK), lowercase=lowercase))
 
 
 def train_bpe_tokenizer(
     lines: Iterable[str],
     *,
-    vocabulary: int,
+    vocabulary: int | None,
     min_frequency: int = 2,
     lowercase: bool = False,
     is_tokenized: bool = False,
@@ -149,15 +185,15 @@ def train_bpe_tokenizer(
 
     Args:
         lines: the training text.
-        vocabulary: at most so many tokens, with the 256 bytes, `<unk>` and `<eos>`.
+        vocabulary: the maximum number of tokens, including the 256 bytes, `<unk>` and `<eos>`.
         min_frequency: pairs rarer than this are not merged.
-        lowercase: make the text lower-case first.
-        is_tokenized: words and punctuation stand apart in the text, so that only a space ends a word: "&apos;s" is one.
-        prefix_space: encode the first word of a line like any other, with a space before it, which decoding takes away.
+        lowercase: convert the text to lower case first.
+        is_tokenized: spaces already separate words and punctuation, so that only a space ends a word: "&apos;s" is one.
+        prefix_space: encode the first word of a line like any other, after a space, which decoding removes.
     """
-    if vocabulary < MIN_BPE_VOCABULARY:
+    if vocabulary is None or vocabulary < MIN_BPE_VOCABULARY:
         raise G2Error(f"byte-pair encoding needs a vocabulary of at least {MIN_BPE_VOCABULARY}, got {vocabulary}")
-    backend = new_backend(models.BPE(), lowercase=lowercase, is_tokenized=is_tokenized, prefix_space=prefix_space)
+    backend = _new_backend(models.BPE(), lowercase=lowercase, is_tokenized=is_tokenized, prefix_space=prefix_space)
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         min_frequency=min_frequency,
@@ -166,37 +202,90 @@ def train_bpe_tokenizer(
         show_progress=False,
     )
     backend.train_from_iterator(lines, trainer)
-    # The trainer also lists the special tokens as ones to find in a text; a user's text must not be able to make them.
+    # The trainer also tells the library to look for the special tokens in texts; a user's text must not produce them.
     settings = json.loads(backend.to_str())
     settings["added_tokens"] = []
     return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(settings)))
 
 
-def train_tokenizer(
-    kind: str,
-    lines: Iterable[str],
-    *,
-    vocabulary: int | None = None,
-    min_frequency: int = 1,
-    lowercase: bool = False,
-    is_tokenized: bool = False,
-    prefix_space: bool = False,
-) -> Tokenizer:
-    """A tokenizer of the kind "word" or "bpe"; see `train_word_tokenizer` and `train_bpe_tokenizer`.
+def _new_backend(
+    model: models.Model, *, lowercase: bool = False, is_tokenized: bool = False, prefix_space: bool = False
+) -> tokenizers.Tokenizer:
+    """The library's tokenizer with a model and our settings, which the functions for training explain."""
+    backend = tokenizers.Tokenizer(model)
+    if lowercase:
+        backend.normalizer = normalizers.Lowercase()
+    if isinstance(model, models.WordLevel):
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        return backend
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    if is_tokenized:
+        words = pre_tokenizers.Split(" ", "merged_with_next")
+        to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        backend.pre_tokenizer = pre_tokenizers.Sequence([words, to_bytes])
+    if prefix_space:
+        # The library's own option adds no space to a line that begins with one, so decoding could not undo it.
+        prepend = normalizers.Prepend(" ")
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), prepend]) if lowercase else prepend
+        backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    return backend
 
-    The last two arguments are for byte-pair encoding alone; words are what stands between white space.
+
+def _parse(text: str) -> tokenizers.Tokenizer:
+    """The library's tokenizer that a file describes.
+
+    The library's format allows much more than training writes: patterns that run forever, padding to any length, tables
+    that make the library panic. So the library never sees a file that says anything else.
     """
-    if kind == "word":
-        return train_word_tokenizer(lines, vocabulary=vocabulary, min_frequency=min_frequency, lowercase=lowercase)
-    if kind != "bpe":
-        raise G2Error(f"the tokenizer must be 'word' or 'bpe', got {kind!r}")
-    if vocabulary is None:
-        raise G2Error("byte-pair encoding needs a vocabulary size, for example vocabulary = 8000")
-    return train_bpe_tokenizer(
-        lines,
-        vocabulary=vocabulary,
-        min_frequency=min_frequency,
-        lowercase=lowercase,
-        is_tokenized=is_tokenized,
-        prefix_space=prefix_space,
-    )
+    try:
+        found = parse_json(text)
+    except ValueError as error:
+        raise G2Error(f"it is damaged: {error}") from None
+    model = found.get("model") if isinstance(found, dict) else None
+    if not isinstance(model, dict) or not isinstance(kind := model.get("type"), str):
+        raise G2Error("it has no model")
+    if kind not in _KINDS:
+        raise G2Error(f"its type is {kind[:40]}, and only {' and '.join(_KINDS)} are allowed")
+    contents = {key: model.pop(key) for key in ("vocab", "merges") if key in model}
+    ours = next((settings for settings in _all_settings() if _says_nothing_else(found, settings)), None)
+    if ours is None:
+        raise G2Error("it has settings that training never writes; train the tokenizer again")
+    _check_ids(contents.get("vocab"))
+    try:
+        return tokenizers.Tokenizer.from_str(json.dumps({**ours, "model": {**ours["model"], **contents}}))
+    except Exception as error:  # the library raises the bare class
+        raise G2Error(f"it is damaged: {error}") from None
+
+
+def _check_ids(vocabulary: Any) -> None:
+    """Checks that ids count up from 0: a model has one row per token, so no id may lie beyond them."""
+    if not isinstance(vocabulary, dict) or not all(type(number) is int for number in vocabulary.values()):
+        raise G2Error("it has no vocabulary, which maps tokens to ids, whole numbers")
+    if wrong := set(vocabulary.values()) ^ set(range(len(vocabulary))):
+        raise G2Error(
+            f"the ids of its {len(vocabulary)} tokens are not 0 to {len(vocabulary) - 1}, each once; look at the id "
+            f"{str(min(wrong))[:40]}"
+        )
+
+
+@cache
+def _all_settings() -> tuple[dict[str, Any], ...]:
+    """What training writes for every combination of settings, with an empty vocabulary."""
+    names = ("lowercase", "is_tokenized", "prefix_space")
+    backends = [
+        _new_backend(models.BPE(), **dict(zip(names, values, strict=True)))
+        for values in product((False, True), repeat=3)
+    ]
+    empty = models.WordLevel({UNK: 0}, unk_token=UNK)
+    backends += [_new_backend(empty, lowercase=lowercase) for lowercase in (False, True)]
+    return tuple(json.loads(backend.to_str()) for backend in backends)
+
+
+def _says_nothing_else(found: Any, allowed: Any) -> bool:
+    """Whether everything found is allowed; older versions of the library wrote fewer settings."""
+    if isinstance(found, dict) and isinstance(allowed, dict):
+        return all(key in allowed and _says_nothing_else(value, allowed[key]) for key, value in found.items())
+    if isinstance(found, list) and isinstance(allowed, list):
+        return len(found) == len(allowed) and all(map(_says_nothing_else, found, allowed))
+    return type(found) is type(allowed) and bool(found == allowed)

@@ -1,4 +1,4 @@
-"""A token stream as training reads it: side by side in columns, window after window down the columns."""
+"""A token stream as training reads it: in columns side by side, window after window down the columns."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -10,29 +10,29 @@ from torch import Tensor
 from g2lstm.errors import G2Error
 from g2lstm.text.corpus import TokenStream
 
-IGNORED = -100  # a target that is not to be predicted; the default of torch's cross entropy
+IGNORED = -100  # a target that is not predicted; the default of torch's cross entropy
 
 
 class Window(NamedTuple):
-    """What one step of truncated back-propagation reads."""
+    """What one update of truncated back-propagation reads."""
 
     tokens: Tensor  # (T, B), int64
     targets: Tensor  # (T, B), int64: the token after each
-    position: int  # the row after this window: where to go on
+    position: int  # the row after this window, where reading resumes
 
 
 class Columns:
-    """A stream cut into B columns of equal length that stand side by side; nothing is copied until it is read.
+    """A stream cut into B columns of equal length, side by side; nothing is copied until it is read.
 
-    Column b reads the tokens from b * rows on, and the target of each token is the one that follows it in the stream,
-    so no prediction is lost between two columns.
+    Column b starts at token b * rows. The target of each token is the next one in the stream, so no prediction is lost
+    between two columns.
 
     Args:
         stream: the tokens.
-        batch_size: B, over all processes together.
+        batch_size: B, over all processes.
         rank: which process this is; it reads its own share of the columns.
-        world_size: how many processes there are; it must divide the batch size.
-        keep_tail: keep the last tokens that do not fill a row, with the places after them marked `IGNORED`, so that
+        world_size: the number of processes, which must divide the batch size.
+        keep_tail: keep the last tokens, which do not fill a row, and mark the places after them `IGNORED`, so that
             every token but the first is predicted exactly once. Otherwise up to B - 1 tokens at the end are left out.
     """
 
@@ -44,13 +44,13 @@ class Columns:
                 f"the batch size must be a multiple of the number of processes, {world_size}, got {batch_size}"
             )
         if not 0 <= rank < world_size:
-            raise G2Error(f"the rank must lie between 0 and {world_size - 1}, got {rank}")
+            raise G2Error(f"the rank must be between 0 and {world_size - 1}, got {rank}")
         predictions = len(stream) - 1
         needed = 1 if keep_tail else batch_size
         if predictions < needed:
             raise G2Error(
-                f"a text of {len(stream)} tokens is too short for a batch of {batch_size}, which needs {needed + 1} at "
-                "least; use a smaller batch size or more text"
+                f"a text of {len(stream)} tokens is too short for a batch of {batch_size}, which needs at least "
+                f"{needed + 1}; use a smaller batch size or more text"
             )
         self.stream = stream
         self.rows = -(-predictions // batch_size) if keep_tail else predictions // batch_size
@@ -59,27 +59,29 @@ class Columns:
         self._first = rank * self.local_batch
 
     def window(self, start: int, length: int) -> Window:
-        """The rows from `start` on, `length` of them or as many as are left.
+        """The rows from `start` on: `length` of them, or as many as remain.
 
         Returns:
             tokens and targets: (T, B / world_size), with T at most `length`.
         """
         if not 0 <= start < self.rows or length < 1:
-            raise G2Error(f"a window starts in rows 0 to {self.rows - 1} and has a row at least, got {start}, {length}")
+            raise G2Error(
+                f"a window must start in rows 0 to {self.rows - 1} and have at least one row, got {start}, {length}"
+            )
         length = min(length, self.rows - start)
         block = np.full((self.local_batch, length + 1), IGNORED, dtype=np.int64)
         for index, row in enumerate(block):
             tokens = self.stream.read((self._first + index) * self.rows + start, length + 1)
             row[: len(tokens)] = tokens
         both = torch.from_numpy(block).t()
-        # Past the end of the stream there is nothing to predict; any token will do as the input.
+        # Past the end of the stream nothing is predicted, so any token will do as the input.
         return Window(both[:-1].clamp_min(0).contiguous(), both[1:].contiguous(), start + length)
 
     def windows(self, lengths: Iterable[int], start: int = 0) -> Iterator[Window]:
         """Windows from row `start` to the end of the columns.
 
-        One length is taken for each window and none in advance: to resume, give the last window's `position`, and set
-        the generator behind `lengths` to the state it had after that window.
+        One length is drawn for each window, none in advance. To resume, pass the last window's `position`, and restore
+        the generator behind `lengths` to its state after that window.
 
         Args:
             lengths: of the windows, for example `itertools.repeat(70)`.
@@ -103,13 +105,13 @@ def sample_bptt(
     half_probability: float = 0.05,
     minimum: int = 5,
 ) -> int:
-    """The length of a window, drawn as for AWD-LSTM: from N(bptt, 5), now and then from N(bptt / 2, 5), never below 5.
+    """The length of a window, drawn as for AWD-LSTM: from N(bptt, 5), sometimes from N(bptt / 2, 5), never below 5.
 
     Args:
         bptt: the usual length.
-        generator: where the two numbers that decide are drawn from.
-        deviation: standard deviation.
-        half_probability: how often the mean is half as long.
+        generator: supplies two random numbers.
+        deviation: the standard deviation.
+        half_probability: how often the mean is halved.
         minimum: the shortest length.
     """
     uniform = torch.rand((), dtype=torch.float64, generator=generator).item()
@@ -119,5 +121,5 @@ def sample_bptt(
 
 
 def learning_rate_scale(length: int, bptt: int) -> float:
-    """What the learning rate is multiplied by for a window, so that short ones do not weigh more for each token."""
+    """The factor on the learning rate for a window, so that tokens in short windows do not weigh more."""
     return length / bptt

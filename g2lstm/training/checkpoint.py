@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
 from g2lstm.errors import G2Error
-from g2lstm.files import memory, read_bounded, read_json, write_atomically
+from g2lstm.files import read_bounded, read_json, write_atomically
 
 VERSION = 2  # 1 knew one process only, and had no checksum of the JSON
 _LONGEST = 2**26  # bytes of the JSON
@@ -63,10 +64,11 @@ def load_checkpoint(path: Path, limit: int | None = None) -> dict[str, Any]:
         path: of the JSON.
         limit: bytes that its tensors may have; those of the machine's memory if not given.
     """
+    memory = psutil.virtual_memory().total
     try:
         header = read_json(path, _LONGEST)
         version, checksum, outline = header["version"], header["sha256"], header["state"]
-        content = read_bounded(path.with_suffix(".safetensors"), min(limit or memory(), memory()))
+        content = read_bounded(path.with_suffix(".safetensors"), min(limit or memory, memory))
         digest = _digest({key: value for key, value in header.items() if key != "header_sha256"})
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise G2Error(f"the checkpoint {path} cannot be read: {error}") from None

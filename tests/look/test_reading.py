@@ -8,7 +8,6 @@ from g2lstm import G2Error, record_gates
 from g2lstm.look.reading import read_sentence
 from g2lstm.look.tokens import encode
 from g2lstm.nn.mode import evaluating
-from g2lstm.text.shown import shown
 from g2lstm.text.tokenize import train_bpe_tokenizer, train_word_tokenizer
 
 TEXT = "the cat saw a dog"
@@ -165,7 +164,7 @@ def test_pieces_of_words():
     assert len(begins) == 4
     assert "".join(tokens).replace("##", "").replace("␣", "") == "häusereinhausx"
     assert tokens[-2:] == ["␣", "##x"]
-    assert shown(tokenizer, [tokenizer.eos_id, tokenizer.id_of("Ġ")]) == ["<eos>", "␣"]
+    assert tokenizer.readable([tokenizer.eos_id, tokenizer.id_of("Ġ")]) == ["<eos>", "␣"]
 
 
 def test_a_word_tokenizer_shows_its_own_spelling():

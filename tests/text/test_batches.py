@@ -213,22 +213,20 @@ def test_memory_is_a_few_bytes_for_each_pair(mixed: PairCorpus) -> None:
 
 def test_sizes_that_cannot_be(mixed: PairCorpus) -> None:
     for sizes in ({}, {"batch_size": 8, "batch_tokens": 100}):
-        with pytest.raises(
-            G2Error, match="give the size of a batch either in pairs or in tokens, got batch_size=(N|8)"
-        ):
+        with pytest.raises(G2Error, match="give the size of a batch in either pairs or tokens, got batch_size=(N|8)"):
             TrainingBatches(mixed, 0, 1, **sizes)
     with pytest.raises(
-        G2Error, match="a batch must have a pair for each process, 3 at least, got 2; raise train.batch_size"
+        G2Error, match="a batch must have at least one pair per process, 3 in all, got 2; raise train.batch_size"
     ):
         TrainingBatches(mixed, 0, 1, batch_size=2, world_size=3)
-    with pytest.raises(G2Error, match="a batch must have a pair for each process, 1 at least, got 0"):
+    with pytest.raises(G2Error, match="a batch must have at least one pair per process, 1 in all, got 0"):
         TrainingBatches(mixed, 0, 1, batch_size=0)
     TrainingBatches(mixed, 0, 1, batch_tokens=78, world_size=2)
     with pytest.raises(
         G2Error, match=r"a batch must have room for the longest sentences, 78 tokens for 2 process\(es\), got 77; raise"
     ):
         TrainingBatches(mixed, 0, 1, batch_tokens=77, world_size=2)
-    with pytest.raises(G2Error, match="the rank must lie between 0 and 1, got 2"):
+    with pytest.raises(G2Error, match="the rank must be between 0 and 1, got 2"):
         TrainingBatches(mixed, 0, 1, batch_size=8, rank=2, world_size=2)
 
 
@@ -237,7 +235,7 @@ def test_nothing_left_to_train_on(tmp_path: Path) -> None:
     assert TrainingBatches(pairs, 0, 1, batch_size=8, max_length=4).kept == 1
     for max_length, world, left in ((1, 1, 0), (4, 2, 1), (0, 1, 0)):
         message = (
-            rf"{left} of 4 pairs are left to train on, and each of {world} process\(es\) needs one: {3 - left} have "
+            rf"only {left} of 4 pairs can be trained on, and each of {world} process\(es\) needs one: {3 - left} have "
             rf"more than {max_length} tokens on a side, 1 an empty side; raise data.max_length, or use more text"
         )
         with pytest.raises(G2Error, match=message):

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from g2lstm.errors import G2Error
-from g2lstm.text import corpus, encode
-from g2lstm.text.corpus import LineStream, TokenStream, prepare_lines, prepare_stream, prepare_tokenizer
+from g2lstm.text import corpus, parts
+from g2lstm.text.corpus import TokenStream, prepare_stream, prepare_tokenizer
+from g2lstm.text.lines import read_pieces
 from g2lstm.text.registry import lm_files
-from g2lstm.text.text import read_pieces
 from g2lstm.text.tokenize import Tokenizer, train_word_tokenizer
 
 from .sets import DATA, needs
@@ -36,7 +36,7 @@ def test_each_line_ends_with_eos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert stream.read(6, 9).tolist() == [tokenizer.id_of("b"), tokenizer.eos_id]
     assert stream.read(0, 2).dtype == np.int64
     whole = all_of(stream)
-    monkeypatch.setattr(corpus, "_MOST_AT_ONCE", 3)  # bytes, of tokens that have two
+    monkeypatch.setattr(corpus, "_READ_BYTES", 3)  # bytes, of tokens that have two
     assert all_of(stream) == whole
 
 
@@ -53,21 +53,6 @@ def test_tokens_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @settings(max_examples=30)
-@given(st.lists(st.lists(st.sampled_from("abcd"), max_size=4), min_size=1, max_size=8), st.sampled_from([1, 3, 100]))
-def test_a_stream_is_its_lines_whatever_is_encoded_at_once(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[list[str]], at_once: int
-) -> None:
-    folder = tmp_path_factory.mktemp("text")
-    text = write(folder / "text", "x\n" + "".join(" ".join(line) + "\n" for line in lines))
-    tokenizer = train_word_tokenizer(["x a b c d"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encode, "_ENCODE_LINES", at_once)
-        stream = prepare_stream(text, tokenizer, cache=folder)
-    expected = [token for line in [["x"], *lines] for token in [*map(tokenizer.id_of, line), tokenizer.eos_id]]
-    assert all_of(stream) == expected
-
-
-@settings(max_examples=30)
 @given(st.lists(st.lists(st.sampled_from("abcd"), max_size=40), max_size=8), st.sampled_from([1, 3, 100]))
 def test_lines_are_found_again(tmp_path_factory: pytest.TempPathFactory, lines: list[list[str]], at_once: int) -> None:
     folder = tmp_path_factory.mktemp("text")
@@ -75,11 +60,11 @@ def test_lines_are_found_again(tmp_path_factory: pytest.TempPathFactory, lines: 
     text = write(folder / "text", "\n".join(" ".join(line) for line in lines) + "\n")
     tokenizer = train_word_tokenizer(["x a b c d"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encode, "_ENCODE_LINES", at_once)
-        patch.setattr(encode, "read_pieces", partial(read_pieces, limit=16))  # long lines come in parts
-        stream = prepare_lines(text, tokenizer, cache=folder)
+        patch.setattr(parts, "_ENCODE_LINES", at_once)
+        patch.setattr(parts, "read_pieces", partial(read_pieces, limit=16))  # long lines come in parts
+        stream = prepare_stream(text, tokenizer, cache=folder)
         expected = [[tokenizer.id_of(word) for word in line] for line in lines]
-        assert all_of(stream) == all_of(prepare_stream(text, tokenizer, cache=folder))
+        assert all_of(stream) == [token for line in expected for token in [*line, tokenizer.eos_id]]
         assert stream.lengths.tolist() == [len(line) for line in lines]
         assert [stream.line(number).tolist() for number in range(len(lines))] == expected
         numbers = np.arange(len(lines), dtype=np.uint8)[::-1]
@@ -94,32 +79,10 @@ def test_lines_are_found_again(tmp_path_factory: pytest.TempPathFactory, lines: 
 def test_an_eos_in_the_text_ends_no_line(tmp_path: Path) -> None:
     text = write(tmp_path / "text", "a <eos> b\n\nc\n")
     tokenizer = prepare_tokenizer(text)
-    lines = prepare_lines(text, tokenizer)
+    lines = prepare_stream(text, tokenizer)
     assert lines.lengths.tolist() == [3, 0, 1]
     assert lines.line(0).tolist() == tokenizer.encode("a <eos> b")
     assert lines.line(1).tolist() == []
-
-
-def test_an_index_is_added_to_tokens_and_made_again_if_damaged(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = write(tmp_path / "text", "a b\nc\n" * 10)
-    tokenizer = prepare_tokenizer(text)
-    stream = prepare_stream(text, tokenizer)
-    before = set((cache / "prepared").iterdir())
-    lines = prepare_lines(text, tokenizer)
-    assert isinstance(lines, LineStream)
-    assert lines.path == stream.path
-    (index,) = set((cache / "prepared").iterdir()) - before
-    good = index.read_bytes()
-    other = prepare_lines(write(tmp_path / "other", "a\n"), tokenizer)
-    (other_index,) = set((cache / "prepared").iterdir()) - before - {index, other.path}
-    for damaged in (good[:-8], b"", b"x" * len(good), other_index.read_bytes()):
-        index.write_bytes(damaged)
-        assert prepare_lines(text, tokenizer).lengths.tolist() == [2, 1] * 10
-        assert index.read_bytes() == good
-    monkeypatch.setattr(corpus, "write_tokens", None)
-    assert prepare_lines(text, tokenizer).lengths.tolist() == [2, 1] * 10
 
 
 def test_several_texts_share_a_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +93,7 @@ def test_several_texts_share_a_tokenizer(tmp_path: Path, monkeypatch: pytest.Mon
     options = [{}, {"is_tokenized": True}, {"prefix_space": True}]
     several = [prepare_tokenizer(texts, "bpe", vocabulary=260, **one).fingerprint for one in options]
     assert len(set(several)) == 3
-    monkeypatch.setattr(corpus, "train_tokenizer", None)
+    monkeypatch.setattr(corpus, "train_bpe_tokenizer", None)
     assert [prepare_tokenizer(texts, "bpe", vocabulary=260, **one).fingerprint for one in options] == several
 
 
@@ -139,7 +102,7 @@ def test_a_long_line_is_encoded_as_one(tmp_path: Path, monkeypatch: pytest.Monke
     line = " ".join(f"word{k * k % 31}" for k in range(500))
     text = write(tmp_path / "text", line + "\n")
     tokenizer = prepare_tokenizer(text, kind, vocabulary=300)
-    monkeypatch.setattr(encode, "read_pieces", partial(read_pieces, limit=64))
+    monkeypatch.setattr(parts, "read_pieces", partial(read_pieces, limit=64))
     assert all_of(prepare_stream(text, tokenizer)) == [*tokenizer.encode(line), tokenizer.eos_id]
 
 
@@ -151,7 +114,7 @@ def test_prepared_once_for_the_same_text_and_tokenizer(
     assert stream.path.parent == cache / "prepared"
     with monkeypatch.context() as patch:
         patch.setattr(corpus, "write_tokens", None)
-        patch.setattr(corpus, "train_tokenizer", None)
+        patch.setattr(corpus, "train_word_tokenizer", None)
         again = prepare_stream(write(tmp_path / "copy", "a b\n"), prepare_tokenizer(tmp_path / "copy"))
     assert (again.path, again.text_sha256) == (stream.path, stream.text_sha256)
     write(text, "a b c\n")
@@ -160,14 +123,21 @@ def test_prepared_once_for_the_same_text_and_tokenizer(
 
 
 def test_damaged_files_in_the_cache_are_made_again(tmp_path: Path, cache: Path) -> None:
-    text = write(tmp_path / "text", "a b c d\n" * 10)
-    expected = all_of(prepare_stream(text, prepare_tokenizer(text)))
-    files = list((cache / "prepared").iterdir())
-    assert len(files) == 2
-    for damage in (lambda content: content[:-10], lambda content: b"", lambda content: b"x" * len(content)):
-        for file in files:
-            file.write_bytes(damage(file.read_bytes()))
-        assert all_of(prepare_stream(text, prepare_tokenizer(text))) == expected
+    text = write(tmp_path / "text", "a b c d\ne\n" * 10)
+    stream = prepare_stream(text, prepare_tokenizer(text))
+    expected = all_of(stream)
+    files = {file: file.read_bytes() for file in (cache / "prepared").iterdir()}
+    assert len(files) == 3  # tokenizer, tokens, lines
+    other = prepare_stream(write(tmp_path / "other", "a\n"), prepare_tokenizer(text))
+    (other_index,) = set((cache / "prepared").iterdir()) - set(files) - {other.path}
+    damages = [lambda content: content[:-10], lambda content: b"", lambda content: b"x" * len(content)]
+    for damage in (*damages, lambda content: other_index.read_bytes()):
+        for file, good in files.items():
+            file.write_bytes(damage(good))
+            again = prepare_stream(text, prepare_tokenizer(text))
+            assert all_of(again) == expected
+            assert again.lengths.tolist() == [4, 1] * 10
+        assert {file: file.read_bytes() for file in files} == files
 
 
 @pytest.mark.parametrize("bad", [b"", b"a\n\xff\n"])
@@ -181,6 +151,11 @@ def test_a_bad_text_leaves_nothing_behind(tmp_path: Path, cache: Path, bad: byte
     assert not list(cache.rglob("*.*"))
 
 
+def test_an_unknown_kind_of_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(G2Error, match="the tokenizer must be 'word' or 'bpe', got 'char'"):
+        prepare_tokenizer(write(tmp_path / "text", "a\n"), "char")
+
+
 def test_the_smallest_type_that_fits(tmp_path: Path) -> None:
     text = write(tmp_path / "text", "w0 w65533 w65534\n")
     for size, width in ((2**16 - 2, 2), (2**16 - 1, 4)):
@@ -192,7 +167,7 @@ def test_the_smallest_type_that_fits(tmp_path: Path) -> None:
 
 def test_lengths_can_be_looked_at_again(tmp_path: Path) -> None:
     text = write(tmp_path / "text", "a b c d\n" * 5000)
-    stream = prepare_lines(text, prepare_tokenizer(text))
+    stream = prepare_stream(text, prepare_tokenizer(text))
     first = stream.lengths
     assert first.sum() == stream.lengths.sum() == first.sum() == 20_000
 
@@ -203,7 +178,7 @@ def test_scattered_reads_leave_nothing_in_memory(tmp_path: Path) -> None:
     np.save(tmp_path / "tokens.npy", np.zeros(lines * (length + 1), dtype="<u2"))
     starts = np.arange(lines, dtype="<i8") * (length + 1)
     np.save(tmp_path / "index.npy", np.stack((starts, np.full(lines, length, dtype="<i8")), axis=1))
-    stream = LineStream(tmp_path / "tokens.npy", tmp_path / "index.npy", "")
+    stream = TokenStream(tmp_path / "tokens.npy", tmp_path / "index.npy", "")
     stream.columns(np.array([3, 4]), 0)
 
     def mapped() -> int:

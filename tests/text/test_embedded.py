@@ -1,10 +1,9 @@
 import sys
-from pathlib import Path
 
 import pytest
 
 from g2lstm.errors import G2Error
-from g2lstm.text.embedded import embedded_folder, embedded_sentences
+from g2lstm.text.embedded import embedded_files, embedded_sentences
 
 
 def test_there_is_prose_in_every_split() -> None:
@@ -40,24 +39,9 @@ def test_paragraphs_become_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-def test_the_files_are_written_once(cache: Path) -> None:
-    folder = embedded_folder()
-    assert folder.parent == cache / "data"
-    before = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
-    assert sorted(before) == ["test.txt", "train.txt", "valid.txt"]
-    assert (folder / "test.txt").read_text(encoding="utf-8").splitlines() == embedded_sentences()["test"]
-    assert embedded_folder() == folder
-    assert {file.name: file.stat().st_mtime_ns for file in folder.iterdir()} == before
-
-
-def test_damaged_files_are_written_anew(cache: Path) -> None:
-    folder = embedded_folder()
-    whole = {file.name: file.read_bytes() for file in folder.iterdir()}
-    (folder / "test.txt").write_bytes(whole["test.txt"][:-100])
-    (folder / "train.txt").write_bytes(b"X" + whole["train.txt"][1:])
-    (folder / "valid.txt").unlink()
-    assert embedded_folder() == folder
-    assert {file.name: file.read_bytes() for file in folder.iterdir()} == whole
+def test_the_files_hold_the_sentences() -> None:
+    files, sentences = embedded_files(), embedded_sentences()
+    assert {name.removesuffix(".txt"): text.splitlines() for name, text in files.items()} == sentences
 
 
 def test_a_python_without_its_documentation(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,7 @@ def test_settings_that_training_never_writes_are_refused(tmp_path: Path, content
     said = json.loads(content)
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps({**said, **change, "model": {**said["model"], **change.get("model", {})}}))
-    with pytest.raises(G2Error, match="holds a tokenizer with settings that training never writes"):
+    with pytest.raises(G2Error, match="it has settings that training never writes"):
         Tokenizer.load(path)
 
 
@@ -124,5 +124,5 @@ def test_ids_that_a_model_would_not_have(tmp_path: Path, vocabulary: Any) -> Non
     said["model"]["vocab"] = vocabulary
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(said))
-    with pytest.raises(G2Error, match=r"holds (no vocabulary|a vocabulary of \d tokens whose ids are not 0 to)"):
+    with pytest.raises(G2Error, match=r"(it has no vocabulary|the ids of its \d tokens are not 0 to)"):
         Tokenizer.load(path)

@@ -59,7 +59,7 @@ def test_what_is_missing_or_does_not_fit(tmp_path: Path) -> None:
     for languages in ({}, {"source": "de"}, {"source": "de", "target": "de"}):
         with pytest.raises(G2Error, match="translation needs two languages, which are the endings of the files, got "):
             mt_files(path=tmp_path, **languages)
-    with pytest.raises(G2Error, match="the data set 'ptb' is plain text; translation needs one of pairs, such as e"):
+    with pytest.raises(G2Error, match="the data set 'ptb' is plain text; translation needs sentence pairs, such as e"):
         mt_files("ptb")
     for name, path in ((None, None), ("embedded-mt", tmp_path)):
         with pytest.raises(G2Error, match="give either the name of a data set or the path of a folder, got name="):
@@ -103,7 +103,8 @@ def test_one_tokenizer_or_two(tmp_path: Path, kind: str, monkeypatch: pytest.Mon
         assert "schläft" in both[0]
         assert "sleeps" in both[0]
         assert "sleeps" not in sides[0]
-    monkeypatch.setattr(corpus, "train_tokenizer", None)
+    for name in ("train_word_tokenizer", "train_bpe_tokenizer"):
+        monkeypatch.setattr(corpus, name, None)
     again = prepare_tokenizers(files, kind, vocabulary=300, min_frequency=1, cache=cache)
     assert [one.fingerprint for one in again] == [one.fingerprint for one in sides]
 
@@ -112,10 +113,10 @@ def test_one_tokenizer_or_two(tmp_path: Path, kind: str, monkeypatch: pytest.Mon
 def test_sides_of_unequal_length(tmp_path: Path, is_ended: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     files = write(tmp_path, "a\nb\nc\n", "a\nb" + "\n" * is_ended)
     words = train_word_tokenizer(["a b c"])
-    monkeypatch.setattr(corpus, "write_tokens", None)  # nothing is encoded before it is known
-    monkeypatch.setattr(corpus, "train_tokenizer", None)
+    for name in ("write_tokens", "train_bpe_tokenizer"):  # the error comes before any work
+        monkeypatch.setattr(corpus, name, None)
     message = re.escape(
-        f"{files.source} has 3 lines and {files.target} 2; they must have as many, since each line is t"
+        f"{files.source} has 3 lines, but {files.target} has 2; they must have the same number, because each line of"
     )
     with pytest.raises(G2Error, match=message):
         prepare_pairs(files, words, words)
@@ -132,7 +133,7 @@ def test_a_last_line_without_its_end_is_a_line(tmp_path: Path) -> None:
 def test_an_empty_side(tmp_path: Path, empty: str) -> None:
     files = write(tmp_path, "a\nb\nc\n", empty)
     words = train_word_tokenizer(["a"])
-    message = re.escape(f"{files.target} is empty: it has no text in it")
+    message = re.escape(f"{files.target} contains no text")
     with pytest.raises(G2Error, match=message):
         prepare_pairs(files, words, words)
     with pytest.raises(G2Error, match=message):

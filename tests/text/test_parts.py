@@ -4,17 +4,19 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable
-from io import StringIO
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from g2lstm.errors import G2Error
-from g2lstm.text import corpus, encode, parts, worker
-from g2lstm.text.corpus import LineStream, prepare_lines, prepare_stream, prepare_tokenizer
-from g2lstm.text.parts import Part, alone, cut, make_parts
-from g2lstm.text.tokenize import train_word_tokenizer
+from g2lstm.text import corpus, parts
+from g2lstm.text.corpus import TokenStream, prepare_stream, prepare_tokenizer
+from g2lstm.text.parts import Part, add_counts, alone, cut, make_parts, write_counts
+from g2lstm.text.tokenize import count_words, train_word_tokenizer
 
 LINES = [" ".join(f"w{(line * word) % 31}" for word in range(line % 7)) for line in range(60)]
 WORDS = train_word_tokenizer(LINES)
@@ -46,7 +48,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def prepared_at_once(text: Path, folder: Path) -> dict[str, bytes]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts, "PART_BYTES", 1 << 30)
-        prepare_lines(text, WORDS, cache=folder)
+        prepare_stream(text, WORDS, cache=folder)
     return files_of(folder)
 
 
@@ -74,9 +76,9 @@ def test_parts_join_to_the_same_bytes(
 ) -> None:
     expected = prepared_at_once(text, tmp_path / "one")
     monkeypatch.setattr(parts, "PART_BYTES", part_bytes)
-    monkeypatch.setattr(encode, "_JOIN_NUMBERS", 6)
-    stream = prepare_lines(text, WORDS, cache=tmp_path / "several", workers=1)
-    assert isinstance(stream, LineStream)
+    monkeypatch.setattr(parts, "_JOIN_NUMBERS", 6)
+    stream = prepare_stream(text, WORDS, cache=tmp_path / "several", workers=1)
+    assert isinstance(stream, TokenStream)
     assert len(made) == len(cut(text)) > 1
     assert files_of(tmp_path / "several") == expected
 
@@ -86,7 +88,7 @@ def test_a_line_that_is_longer_than_a_part(tmp_path: Path, monkeypatch: pytest.M
     text.write_text("w1\n" + "w2 " * 500 + "\nw3")
     expected = prepared_at_once(text, tmp_path / "one")
     monkeypatch.setattr(parts, "PART_BYTES", 100)
-    prepare_lines(text, WORDS, cache=tmp_path / "several", workers=1)
+    prepare_stream(text, WORDS, cache=tmp_path / "several", workers=1)
     assert files_of(tmp_path / "several") == expected
 
 
@@ -96,19 +98,19 @@ def test_other_processes_make_the_same_bytes(text: Path, tmp_path: Path, made: l
 
     def all_parts(name: str) -> list[Part]:
         folder = tmp_path / name
-        counted = [Part(str(text), *span, [str(folder / f"{span[0]}.txt")]) for span in cut(text)]
+        counted = [Part(str(text), *span, [str(folder / f"{span[0]}.txt")]) for span in cut(text)[:2]]
         encoded = [
             Part(str(text), *span, [str(folder / f"{span[0]}.{kind}") for kind in "ab"], str(tokenizer))
-            for span in cut(text)
+            for span in cut(text)[:2]
         ]
         return counted + encoded
 
     make_parts(all_parts("serial"), workers=1)
-    assert len(made) == 16
+    assert len(made) == 4
     make_parts(all_parts("parallel"), workers=2)
-    assert len(made) == 16
+    assert len(made) == 4
     names = {path.name for path in (tmp_path / "serial").iterdir()}
-    assert len(names) == 16 * 2 + 8
+    assert len(names) == 4 * 2 + 2
     for name in names:
         assert (tmp_path / "serial" / name).read_bytes() == (tmp_path / "parallel" / name).read_bytes()
 
@@ -116,13 +118,13 @@ def test_other_processes_make_the_same_bytes(text: Path, tmp_path: Path, made: l
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from g2lstm.text import encode, parts
-from g2lstm.text.corpus import prepare_lines
+from g2lstm.text import parts
+from g2lstm.text.corpus import prepare_stream
 from g2lstm.text.tokenize import Tokenizer
 
 text, tokenizer, cache, part_bytes = sys.argv[1:]
 parts.PART_BYTES = int(part_bytes)
-batches, made = encode._batches, 0
+batches, made = parts._batches, 0
 
 def killed(pieces):
     global made
@@ -131,8 +133,8 @@ def killed(pieces):
     if made == 4:  # the fourth part is encoded, but not complete
         os.kill(os.getpid(), signal.SIGKILL)
 
-encode._batches = killed
-prepare_lines(Path(text), Tokenizer.load(Path(tokenizer)), cache=Path(cache), workers=1)
+parts._batches = killed
+prepare_stream(Path(text), Tokenizer.load(Path(tokenizer)), cache=Path(cache), workers=1)
 """
 
 
@@ -143,7 +145,7 @@ def test_killed_and_resumed(text: Path, tmp_path: Path, made: list[int]) -> None
     done = subprocess.run([sys.executable, "-c", KILLED, *map(str, arguments)], check=False)
     assert done.returncode == -signal.SIGKILL
     assert not list((tmp_path / "cache" / "prepared").glob("*.npy"))
-    prepare_lines(text, WORDS, cache=tmp_path / "cache", workers=1)
+    prepare_stream(text, WORDS, cache=tmp_path / "cache", workers=1)
     assert made == [start for start, _ in cut(text)[3:]]
     assert files_of(tmp_path / "cache") == expected
 
@@ -157,7 +159,7 @@ def cut_short(text: Path, cache: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(corpus, "join_tokens", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            prepare_lines(text, WORDS, cache=cache, workers=1)
+            prepare_stream(text, WORDS, cache=cache, workers=1)
     (folder,) = (cache / "prepared").glob("*.parts")
     return folder
 
@@ -178,7 +180,7 @@ def test_a_damaged_part_is_made_again(
         damaged.unlink()
     else:
         damaged.write_bytes(damage(damaged.read_bytes()))
-    prepare_lines(text, WORDS, cache=tmp_path / "cache", workers=1)
+    prepare_stream(text, WORDS, cache=tmp_path / "cache", workers=1)
     assert made == [cut(text)[2][0]]
     assert files_of(tmp_path / "cache") == prepared_at_once(text, tmp_path / "one")
 
@@ -189,7 +191,7 @@ def test_parts_of_another_size_are_not_mixed(
     cut_short(text, tmp_path / "cache")
     made.clear()
     monkeypatch.setattr(parts, "PART_BYTES", parts.PART_BYTES // 2)
-    prepare_lines(text, WORDS, cache=tmp_path / "cache", workers=1)
+    prepare_stream(text, WORDS, cache=tmp_path / "cache", workers=1)
     assert len(made) == len(cut(text)) > 8
     assert files_of(tmp_path / "cache") == prepared_at_once(text, tmp_path / "one")
 
@@ -217,47 +219,43 @@ def test_a_large_text_that_is_bad(text: Path, prepare: Callable[[Path], object])
     with pytest.raises(G2Error, match=f"text is not UTF-8 text: byte 0xe9 at offset {len(good) + 3}, line 61; convert"):
         prepare(text)
     text.write_bytes(b" \n" * 1000)
-    with pytest.raises(G2Error, match="text is empty: it has no text in it"):
+    with pytest.raises(G2Error, match="text contains no text"):
         prepare(text)
 
 
-def test_a_worker_answers_with_the_message_of_an_error(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    good = Part(str(text), 0, 100, [str(tmp_path / "counts")])
-    asked = [json.dumps(part) + "\n" for part in (good, good._replace(text="nowhere"))]
-    monkeypatch.setattr(signal, "signal", lambda *arguments: None)
-    monkeypatch.setattr(sys, "stdin", StringIO("".join(asked)))
-    worker.main()
-    answers = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert answers == ["", "nowhere does not exist; give the path of a text file"]
-    assert good.is_made()
+def make_elsewhere(part: Part, *, read_answer: bool = True) -> tuple[int, bytes, bytes]:
+    """Exit code, standard output and standard error of a process that makes a part."""
+    command, pipe = [sys.executable, "-m", "g2lstm.text.parts"], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as worker:
+        if not read_answer:
+            worker.stdout.close()
+        worker.stdin.write(json.dumps(part).encode())
+        worker.stdin.close()
+        answer = worker.stdout.read() if read_answer else b""
+        return worker.wait(), answer, worker.stderr.read()
 
 
-def test_a_worker_whose_master_died_ends_in_silence(text: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "g2lstm.text.worker"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes) as left:
-        left.stdout.close()
-        left.stdin.write(json.dumps(Part(str(text), 0, 100, [str(tmp_path / "counts")])).encode() + b"\n")
-        left.stdin.close()
-        assert left.stderr.read() == b""
-        assert left.wait() == 0
-    assert (tmp_path / "counts").exists()
+def test_a_process_makes_a_part_or_answers_with_the_message(text: Path, tmp_path: Path) -> None:
+    part = Part(str(text), 0, 100, [str(tmp_path / "counts")])
+    assert make_elsewhere(part) == (0, b"", b"")
+    assert part.is_made()
+    message = b"nowhere does not exist; give the path of a text file"
+    assert make_elsewhere(part._replace(text="nowhere")) == (2, message, b"")
+    assert make_elsewhere(part._replace(text="nowhere"), read_answer=False) == (2, b"", b"")  # whoever asked has died
 
 
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        ("read part; echo '\"the text is bad\"'", "the text is bad"),
+        ("printf 'the text is bad'; exit 2", "^the text is bad$"),
         (
             "read part; kill -9 $$",
-            r"a process that prepared .*text ended early, with code -9 \(-9: perhaps for lack of ",
+            r"a process preparing .*text ended early, with code -9 \(-9 may mean that memory ran ",
         ),
-        ("exit 3", "ended early, with code 3 .* run the same command again, it goes on with the parts that are left"),
+        ("exit 3", "ended early, with code 3 .* run the same command again, and it continues with the remaining parts"),
     ],
 )
-def test_a_worker_that_fails(
+def test_a_process_that_fails(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
 ) -> None:
     program = tmp_path / "python"
@@ -273,9 +271,9 @@ def test_a_worker_that_fails(
 def test_of_two_processes_one_waits_and_finds_what_the_other_made(text: Path, tmp_path: Path, made: list[int]) -> None:
     cache = tmp_path / "cache"
     prepared_at_once(text, tmp_path / "one")
-    found: list[LineStream] = []
+    found: list[TokenStream] = []
     waiting = threading.Thread(
-        target=lambda: found.append(prepare_lines(text, WORDS, cache=cache, workers=1)), daemon=True
+        target=lambda: found.append(prepare_stream(text, WORDS, cache=cache, workers=1)), daemon=True
     )
     with alone(cache / "prepared"):
         waiting.start()
@@ -292,6 +290,21 @@ def test_a_cache_that_cannot_be_written_to(text: Path, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(G2Error, match="cannot be written to: .* choose another folder"):
         prepare_stream(text, WORDS, cache=tmp_path / "taken")
+    (tmp_path / "cache" / "prepared.lock").mkdir(parents=True)
+    with pytest.raises(G2Error, match="cannot lock .*prepared: Is a directory; set G2LSTM_CACHE to another folder"):
+        prepare_stream(text, WORDS, cache=tmp_path / "cache")
+
+
+WORD = st.text(st.sampled_from("ab\x1c\x1f\u00e9\U0001f600"), min_size=1, max_size=3)
+
+
+@given(st.lists(st.lists(WORD, max_size=6), max_size=4))
+def test_counts_of_parts_add_up(tmp_path_factory: pytest.TempPathFactory, texts: list[list[str]]) -> None:
+    folder = tmp_path_factory.mktemp("counts")
+    paths = [folder / str(number) for number in range(len(texts))]
+    for path, words in zip(paths, texts, strict=True):
+        write_counts(count_words(words), path)
+    assert list(add_counts(paths)) == sorted(Counter(word for words in texts for word in words).items())
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
@@ -305,8 +318,8 @@ def peak_bytes(work: Callable[[], object]) -> int:
 
 def test_memory_does_not_grow_with_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "PART_BYTES", 1 << 14)
-    monkeypatch.setattr(encode, "_ENCODE_LINES", 100)
-    monkeypatch.setattr(encode, "_JOIN_NUMBERS", 1 << 10)
+    monkeypatch.setattr(parts, "_ENCODE_LINES", 100)
+    monkeypatch.setattr(parts, "_JOIN_NUMBERS", 1 << 10)
     peaks = []
     for times in (1, 10):
         text = tmp_path / "text"
@@ -315,7 +328,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path, monkeypatch: pytest.
 
         def prepare(text: Path = text) -> None:
             tokenizer = prepare_tokenizer(text, vocabulary=200, workers=1)
-            prepare_lines(text, tokenizer, workers=1)
+            prepare_stream(text, tokenizer, workers=1)
 
         peaks.append(peak_bytes(prepare))
     assert text.stat().st_size > 250_000

@@ -10,8 +10,7 @@ import pytest
 
 from g2lstm.errors import G2Error
 from g2lstm.text import registry
-from g2lstm.text.registry import data_set, fetch, folder_of, lm_files, partial_pairs, url_of
-from g2lstm.text.sets import DATA_SETS, DataSet, RemoteFile
+from g2lstm.text.registry import DataSet, data_set, data_sets, fetch, folder_of, lm_files, partial_pairs
 
 from .sets import DATA, needs
 
@@ -26,12 +25,10 @@ class QuietHandler(SimpleHTTPRequestHandler):
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> DataSet:
     """A small data set with a name, whose home cannot be reached."""
-    files = [
-        RemoteFile(name, f"http://127.0.0.1:9/{name}", hashlib.sha256(text).hexdigest()) for name, text in TEXTS.items()
-    ]
-    toy = DataSet("toy", "lm", "a toy", tuple(files))
-    pairs = DataSet("pairs", "mt", "pairs", (RemoteFile("train.de", "http://127.0.0.1:9/train.de", "0" * 64),))
-    monkeypatch.setattr(registry, "DATA_SETS", {**DATA_SETS, "toy": toy, "pairs": pairs})
+    files = {name: (hashlib.sha256(text).hexdigest(), f"http://127.0.0.1:9/{name}") for name, text in TEXTS.items()}
+    toy, pairs = DataSet("toy", "lm", "a toy", "toy", files), DataSet("pairs", "mt", "pairs", "pairs")
+    known = {**data_sets(), "toy": toy, "pairs": pairs}
+    monkeypatch.setattr(registry, "data_sets", lambda: known)
     return toy
 
 
@@ -59,25 +56,24 @@ def put(folder: Path) -> Path:
 
 def test_names_are_folders_and_files_have_checksums() -> None:
     lm, mt = ["embedded", "ptb", "wikitext-2"], ["embedded-mt", "multi30k-de-en", "iwslt14-de-en", "wmt14-en-de"]
-    assert list(DATA_SETS) == lm + mt
-    for name, found in DATA_SETS.items():
+    assert list(data_sets()) == lm + mt
+    for name, found in data_sets().items():
         assert found is data_set(name)
         assert found.task == ("lm" if name in lm else "mt")
-        assert all(re.fullmatch("[0-9a-f]{64}", file.sha256) for file in found.files)
-        assert not found.files or {file.name for file in found.files} == set(found.file_names)
-        assert len({file.url for file in found.files}) == len(found.files)
-    assert url_of("ptb", DATA_SETS["ptb"].files[1]).endswith("tomsercu/lstm/master/data/ptb.valid.txt")
-    files = {file.name: file for file in DATA_SETS["multi30k-de-en"].files}
+        assert all(re.fullmatch("[0-9a-f]{64}", sha256) for sha256, _ in found.files.values())
+        assert not found.files or set(found.files) == set(found.file_names)
+        assert len({found.url_of(file) for file in found.files}) == len(found.files)
+    assert data_set("ptb").url_of("valid.txt").endswith("tomsercu/lstm/master/data/ptb.valid.txt")
     for name, remote in (("train.de", "train"), ("valid.en", "val"), ("test.en", "test_2016_flickr")):
         expected = f"multi30k/dataset/master/data/task1/tok/{remote}.lc.norm.tok.{name[-2:]}"
-        assert url_of("multi30k-de-en", files[name]).endswith(expected)
+        assert data_set("multi30k-de-en").url_of(name).endswith(expected)
 
 
 def test_a_set_may_have_a_folder_of_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert folder_of("ptb", tmp_path) == tmp_path / "ptb"
     assert folder_of("wmt14-en-de", tmp_path) == tmp_path / "wmt14"
     monkeypatch.setenv("G2LSTM_MIRROR", "http://here/")
-    assert url_of("multi30k-de-en", DATA_SETS["multi30k-de-en"].files[0]) == "http://here/multi30k/train.de"
+    assert data_set("multi30k-de-en").url_of("train.de") == "http://here/multi30k/train.de"
 
 
 def test_a_set_that_the_user_prepares(tmp_path: Path, cache: Path) -> None:
@@ -87,17 +83,17 @@ def test_a_set_that_the_user_prepares(tmp_path: Path, cache: Path) -> None:
         caught.value
     )
     assert (
-        "put them there, or into iwslt14/ of a folder that G2LSTM_DATA names. How they are usually made: prep"
+        "put them there, or into iwslt14/ in the folder that G2LSTM_DATA names. How they are usually made: prep"
         in str(caught.value)
     )
     folder = tmp_path / "wmt14"
     folder.mkdir()
-    for name in DATA_SETS["wmt14-en-de"].file_names:
+    for name in data_set("wmt14-en-de").file_names:
         with pytest.raises(G2Error, match=f"wmt14 lacks {name}"):
             fetch("wmt14-en-de", tmp_path)
         (folder / name).write_text("any text will do\n")
     assert fetch("wmt14-en-de", tmp_path) == folder
-    with pytest.raises(G2Error, match="the data folder points to .*, which is not a folder"):
+    with pytest.raises(G2Error, match="the data folder is .*, which is not a folder"):
         fetch("wmt14-en-de", tmp_path / "none")
 
 
@@ -111,15 +107,19 @@ def test_a_part_of_a_set_is_said_to_be_one() -> None:
 
 def test_unknown_names() -> None:
     with pytest.raises(
-        G2Error, match="no data set is called 'ptbb'; did you mean 'ptb'\\? There are: embedded, ptb, w"
+        G2Error, match="there is no data set 'ptbb'; did you mean 'ptb'\\? Choose one of embedded, ptb, w"
     ):
         fetch("ptbb")
-    with pytest.raises(G2Error, match="no data set is called 'zzz'; There are: embedded"):
+    with pytest.raises(G2Error, match="there is no data set 'zzz'. Choose one of embedded"):
         folder_of("zzz")
 
 
-def test_downloaded_once_into_the_cache(toy: DataSet, mirror: Path, cache: Path) -> None:
+def test_downloaded_once_into_the_cache(
+    toy: DataSet, mirror: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "g2lstm.text")
     folder = fetch("toy")
+    assert caplog.messages == [f"downloading {name}: 0 of 0 KB are done" for name in TEXTS]
     assert folder == folder_of("toy") == cache / "data" / "toy"
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == TEXTS
     for file in (mirror / "toy").iterdir():
@@ -150,10 +150,10 @@ def test_what_a_given_folder_lacks_is_downloaded_into_it(toy: DataSet, mirror: P
 
 
 def test_a_given_folder_that_is_not_there(toy: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(G2Error, match=re.escape(f"the data folder points to {tmp_path / 'no'}, which is not a folder")):
+    with pytest.raises(G2Error, match=re.escape(f"the data folder is {tmp_path / 'no'}, which is not a folder")):
         fetch("toy", tmp_path / "no")
     monkeypatch.setenv("G2LSTM_DATA", str(tmp_path / "none"))
-    with pytest.raises(G2Error, match=re.escape(f"G2LSTM_DATA points to {tmp_path / 'none'}, which is not a folder")):
+    with pytest.raises(G2Error, match=re.escape(f"G2LSTM_DATA is {tmp_path / 'none'}, which is not a folder")):
         fetch("toy")
     assert not (tmp_path / "none").exists()
 
@@ -163,7 +163,7 @@ def test_a_file_that_differs_is_an_error_and_stays(toy: DataSet, tmp_path: Path)
     changed.write_bytes(b"changed\n")
     with pytest.raises(G2Error, match=re.escape(f"{changed} is not the valid.txt of 'toy': its SHA-256 is ")) as caught:
         fetch("toy", tmp_path)
-    assert toy.files[1].sha256 in str(caught.value)
+    assert toy.files["valid.txt"][0] in str(caught.value)
     assert changed.read_bytes() == b"changed\n"
 
 
@@ -199,7 +199,7 @@ def test_a_folder_of_the_users_own(tmp_path: Path) -> None:
     (folder / "valid.txt").unlink()
     with pytest.raises(G2Error, match=re.escape(f"the data folder {folder} lacks valid.txt; it needs train.txt, ")):
         lm_files(path=folder)
-    with pytest.raises(G2Error, match=re.escape(f"the data folder {tmp_path / 'no'} does not exist; make it, with ")):
+    with pytest.raises(G2Error, match=re.escape(f"the data folder {tmp_path / 'no'} does not exist; create it with ")):
         lm_files(path=tmp_path / "no")
 
 
@@ -220,11 +220,27 @@ def test_the_embedded_set_needs_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert all(file.stat().st_size > 1000 for file in lm_files("embedded").values())
 
 
+@pytest.mark.parametrize("name", ["embedded", "embedded-mt"])
+def test_embedded_files_are_written_once_and_again_if_damaged(name: str, cache: Path) -> None:
+    folder = fetch(name)
+    assert folder.parent == cache / "data"
+    assert sorted(file.name for file in folder.iterdir()) == sorted(data_set(name).file_names)
+    before = {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in folder.iterdir()}
+    assert fetch(name) == folder
+    assert {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in folder.iterdir()} == before
+    truncated, changed, absent, *_ = before
+    truncated.write_bytes(before[truncated][1][:-100])
+    changed.write_bytes(b"X" + before[changed][1][1:])
+    absent.unlink()
+    assert fetch(name) == folder
+    assert {file: file.read_bytes() for file in folder.iterdir()} == {file: text for file, (_, text) in before.items()}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "folder"),
     [
-        pytest.param(name, DATA_SETS[name].folder, marks=needs(DATA_SETS[name].folder))
+        pytest.param(name, data_set(name).folder, marks=needs(data_set(name).folder))
         for name in ("ptb", "wikitext-2", "multi30k-de-en", "iwslt14-de-en", "wmt14-en-de")
     ],
 )

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from g2lstm.errors import G2Error
-from g2lstm.text.tokenize import Tokenizer, train_bpe_tokenizer, train_tokenizer, train_word_tokenizer
+from g2lstm.text.tokenize import Tokenizer, count_words, train_bpe_tokenizer, train_word_tokenizer
 
+TRAIN = {"word": train_word_tokenizer, "bpe": train_bpe_tokenizer}
 LINES = ["the cat sat on the mat", "the <unk> sat", "a dog"]
 ANY_LINE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"))
 
@@ -56,7 +57,7 @@ def test_byte_pairs_cannot_make_special_tokens(bpe: Tokenizer) -> None:
 
 @pytest.mark.parametrize("kind", ["word", "bpe"])
 def test_lowercase(kind: str) -> None:
-    tokenizer = train_tokenizer(kind, ["Ärger ÄRGER"], vocabulary=300, lowercase=True)
+    tokenizer = TRAIN[kind](["Ärger ÄRGER"], vocabulary=300, lowercase=True)
     assert tokenizer.decode(tokenizer.encode("ÄRGER")) == "ärger"
 
 
@@ -106,15 +107,13 @@ def test_the_first_word_is_encoded_like_any_other(
 
 
 def test_the_options_of_pairs_are_kept(tmp_path: Path) -> None:
-    tokenizer = train_tokenizer("bpe", LINES, vocabulary=300, lowercase=True, is_tokenized=True, prefix_space=True)
+    tokenizer = train_bpe_tokenizer(LINES, vocabulary=300, lowercase=True, is_tokenized=True, prefix_space=True)
     tokenizer.save(tmp_path / "tokenizer.json")
     loaded = Tokenizer.load(tmp_path / "tokenizer.json")
     assert loaded.encode("THE cat") == tokenizer.encode("the cat")
     assert loaded.decode(loaded.encode("THE cat")) == "the cat"
     for options in ({}, {"is_tokenized": True}, {"prefix_space": True}):
-        assert train_tokenizer("bpe", LINES, vocabulary=300, **options).fingerprint != tokenizer.fingerprint
-        words = train_tokenizer("word", LINES, **options)
-        assert words.fingerprint == train_word_tokenizer(LINES).fingerprint
+        assert train_bpe_tokenizer(LINES, vocabulary=300, **options).fingerprint != tokenizer.fingerprint
 
 
 @given(st.lists(ANY_LINE, max_size=5), st.booleans())
@@ -148,7 +147,7 @@ def test_many_lines_are_encoded_as_one_by_one(words: Tokenizer, bpe: Tokenizer) 
 @pytest.mark.parametrize("lowercase", [False, True])
 @pytest.mark.parametrize("kind", ["word", "bpe"])
 def test_saved_and_loaded(tmp_path: Path, kind: str, lowercase: bool) -> None:
-    tokenizer = train_tokenizer(kind, LINES, vocabulary=300, lowercase=lowercase)
+    tokenizer = TRAIN[kind](LINES, vocabulary=300, lowercase=lowercase)
     tokenizer.save(tmp_path / "tokenizer.json")
     loaded = Tokenizer.load(tmp_path / "tokenizer.json")
     assert loaded.kind == kind
@@ -177,31 +176,33 @@ def test_unknown_tokens_and_ids(words: Tokenizer) -> None:
             words.token_of(index)
 
 
-def test_impossible_settings() -> None:
-    with pytest.raises(G2Error, match="the tokenizer must be 'word' or 'bpe', got 'char'"):
-        train_tokenizer("char", LINES)
-    with pytest.raises(G2Error, match="byte-pair encoding needs a vocabulary size"):
-        train_tokenizer("bpe", LINES)
-    with pytest.raises(G2Error, match="byte-pair encoding needs a vocabulary of at least 258, got 257"):
-        train_tokenizer("bpe", LINES, vocabulary=257)
+@pytest.mark.parametrize("vocabulary", [None, 257])
+def test_a_vocabulary_too_small_for_bytes(vocabulary: int | None) -> None:
+    with pytest.raises(G2Error, match=f"byte-pair encoding needs a vocabulary of at least 258, got {vocabulary}"):
+        train_bpe_tokenizer(LINES, vocabulary=vocabulary)
+
+
+def test_words_are_what_stands_between_white_space() -> None:
+    assert count_words(["a  b\ta", "", "\x1ca A\u2028b"]) == {"a": 2, "b": 2, "\x1ca": 1, "A": 1}
+    assert count_words(["A a"], lowercase=True) == {"a": 2}
 
 
 def test_files_that_are_no_tokenizers(tmp_path: Path, words: Tokenizer) -> None:
     path = tmp_path / "tokenizer.json"
-    with pytest.raises(G2Error, match=re.escape(f"the tokenizer {path} cannot be read")):
+    with pytest.raises(G2Error, match=re.escape(f"cannot read the tokenizer {path}")):
         Tokenizer.load(path)
     path.write_bytes(b"\xff")
-    with pytest.raises(G2Error, match=re.escape(f"the tokenizer {path} cannot be read")):
+    with pytest.raises(G2Error, match=re.escape(f"cannot read the tokenizer {path}")):
         Tokenizer.load(path)
     path.write_text(words.to_json()[:-20])
-    with pytest.raises(G2Error, match=re.escape(f"{path} is damaged, or not a tokenizer")):
+    with pytest.raises(G2Error, match=re.escape(f"{path} is not a tokenizer that g2lstm can use: it is damaged")):
         Tokenizer.load(path)
     settings = json.loads(words.to_json())
     path.write_text(json.dumps({**settings, "model": {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0]]}}))
-    with pytest.raises(G2Error, match="holds a tokenizer of type Unigram; only WordLevel and BPE are allowed"):
+    with pytest.raises(G2Error, match="its type is Unigram, and only WordLevel and BPE are allowed"):
         Tokenizer.load(path)
     path.write_text(
         json.dumps({**settings, "model": {"type": "WordLevel", "vocab": {"<unk>": 0}, "unk_token": "<unk>"}})
     )
-    with pytest.raises(G2Error, match="does not fit: the vocabulary has no token '<eos>'"):
+    with pytest.raises(G2Error, match="can use: the vocabulary has no token '<eos>'"):
         Tokenizer.load(path)

@@ -113,7 +113,7 @@ def test_lengths_may_run_out(stream: TokenStream) -> None:
 def test_a_text_shorter_than_the_batch(stream: TokenStream, tmp_path: Path) -> None:
     assert Columns(short(stream, tmp_path, 5), 4).rows == 1
     with pytest.raises(
-        G2Error, match="a text of 5 tokens is too short for a batch of 5, which needs 6 at least; use a s"
+        G2Error, match="a text of 5 tokens is too short for a batch of 5, which needs at least 6; use a s"
     ):
         Columns(short(stream, tmp_path, 5), 5)
     assert Columns(short(stream, tmp_path, 2), 5, keep_tail=True).predictions == 1
@@ -124,13 +124,15 @@ def test_processes_that_do_not_fit(stream: TokenStream) -> None:
         Columns(stream, 5, world_size=2)
     with pytest.raises(G2Error, match="the batch size must be a multiple of the number of processes, 1, got 0"):
         Columns(stream, 0)
-    with pytest.raises(G2Error, match="the rank must lie between 0 and 1, got 2"):
+    with pytest.raises(G2Error, match="the rank must be between 0 and 1, got 2"):
         Columns(stream, 4, rank=2, world_size=2)
 
 
 @pytest.mark.parametrize(("start", "length"), [(-1, 3), (51, 3), (0, 0)])
 def test_windows_that_are_not_there(stream: TokenStream, start: int, length: int) -> None:
-    with pytest.raises(G2Error, match=f"a window starts in rows 0 to 50 and has a row at least, got {start}, {length}"):
+    with pytest.raises(
+        G2Error, match=f"a window must start in rows 0 to 50 and have at least one row, got {start}, {length}"
+    ):
         Columns(stream, 2).window(start, length)
 
 

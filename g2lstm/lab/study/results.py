@@ -17,7 +17,7 @@ from g2lstm.lab.study.significance import Array
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.lm.recipe import LmRecipe
 from g2lstm.tasks.recipes import Recipe
-from g2lstm.text.text import sha256_of
+from g2lstm.text.lines import sha256_of
 
 FOLDER = "measured"  # inside a run directory: a file for each measurement, one on the training, one on its start
 _TRAINING, _START = "training.json", "start.json"

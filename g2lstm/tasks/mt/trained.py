@@ -15,7 +15,6 @@ from g2lstm.tasks.mt.recipe import MtRecipe
 from g2lstm.tasks.mt.translate import MAX_SOURCE, replace_unknown, translate
 from g2lstm.text.pairs import PairFiles, mt_files, read_pairs
 from g2lstm.text.registry import partial_pairs
-from g2lstm.text.shown import shown
 from g2lstm.text.tokenize import EOS, UNK, Tokenizer
 
 SOURCE_TOKENIZER, TARGET_TOKENIZER = "tokenizer.source.json", "tokenizer.target.json"
@@ -116,7 +115,7 @@ class Translator:
         )
         results = []
         for line, ids, hypotheses in zip(lines, sources, found, strict=True):
-            tokens = [*shown(self.source, ids), EOS] if ids else []
+            tokens = [*self.source.readable(ids), EOS] if ids else []
             each = []
             for hypothesis in hypotheses:
                 text = self.target.decode(hypothesis.tokens)
@@ -126,7 +125,7 @@ class Translator:
                 if as_text:
                     text = detokenize(text, self.recipe.data.target)
                 attention = hypothesis.attention if with_attention else None
-                ends = [*shown(self.target, hypothesis.tokens), EOS] if ids else []
+                ends = [*self.target.readable(hypothesis.tokens), EOS] if ids else []
                 scores = hypothesis.score, hypothesis.log_probability
                 each.append(Translation(text, *scores, tokens, ends, attention, hypothesis.tokens))
             results.append(each)

@@ -14,8 +14,8 @@ from g2lstm.runs.scoring import score_translation
 from g2lstm.tasks.mt import trained as translation
 from g2lstm.tasks.mt.beam import Hypothesis
 from g2lstm.tasks.recipes import parse_recipe
+from g2lstm.text.lines import PIECE_BYTES
 from g2lstm.text.pairs import PairFiles, read_pairs
-from g2lstm.text.text import PIECE_BYTES
 from g2lstm.training.prepare import prepare
 
 GERMAN = ["ein", "haus", "Baum", "mädchen", "und"]
@@ -216,5 +216,5 @@ def test_a_line_beyond_what_is_read_at_once_is_one_line(tmp_path):
     assert sources == [long, "kurz"]
     assert targets == ["a", "short"]
     files.target.write_text("a\n")
-    with pytest.raises(G2Error, match=r"a.de has 2 lines and .*a.en 1; they must have as many"):
+    with pytest.raises(G2Error, match=r"a.de has 2 lines, but .*a.en has 1; they must have the same number"):
         read_pairs(files)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from g2lstm.errors import G2Error
-from g2lstm.text.text import Piece, read_pieces, sample_lines, sha256_of
+from g2lstm.text.lines import Piece, count_lines, read_pieces, sample_lines, sha256_of
 
 
 def write(folder: Path, content: bytes) -> Path:
@@ -35,7 +35,7 @@ def test_lines_end_at_newlines_only(tmp_path: Path, content: bytes, lines: list[
     st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"])), min_size=1),
     st.integers(8, 20),
 )
-def test_long_lines_come_in_parts(tmp_path_factory: pytest.TempPathFactory, lines: list[str], limit: int) -> None:
+def test_long_lines_come_in_pieces(tmp_path_factory: pytest.TempPathFactory, lines: list[str], limit: int) -> None:
     lines = ["x", *lines]
     path = write(tmp_path_factory.mktemp("text"), "".join(f"{line}\n" for line in lines).encode())
     joined, current = [], ""
@@ -107,7 +107,7 @@ def test_a_sample_is_spread_over_the_files(tmp_path: Path) -> None:
 
 def test_a_sample_of_nothing(tmp_path: Path) -> None:
     path = write(tmp_path, b" \n" * 1000)
-    with pytest.raises(G2Error, match="is empty: it has no text in it"):
+    with pytest.raises(G2Error, match="contains no text"):
         list(sample_lines([path], 100))
 
 
@@ -126,7 +126,7 @@ def test_a_line_of_exactly_the_limit_without_an_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"  \t\n", b"\xef\xbb\xbf"])
 def test_a_file_without_text(tmp_path: Path, content: bytes) -> None:
     path = write(tmp_path, content)
-    with pytest.raises(G2Error, match=re.escape(f"{path} is empty: it has no text in it")):
+    with pytest.raises(G2Error, match=re.escape(f"{path} contains no text")):
         list(read_pieces(path))
 
 
@@ -152,6 +152,11 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
 def test_a_file_that_the_system_refuses(tmp_path: Path) -> None:
     with pytest.raises(G2Error, match="cannot be read: File name too long"):
         list(read_pieces(tmp_path / ("x" * 300)))
+
+
+@pytest.mark.parametrize(("content", "count"), [(b"", 0), (b"\n", 1), (b"a\n\nb\n", 3), (b"a\nb", 2)])
+def test_lines_are_counted(tmp_path: Path, content: bytes, count: int) -> None:
+    assert count_lines(write(tmp_path, content)) == count
 
 
 def test_sha256(tmp_path: Path) -> None:
