@@ -16,9 +16,9 @@ def needs(extra: str, what: str) -> Iterator[None]:
         extra: the name of the extra in pyproject.toml, such as "text".
         what: the function or command that needs it, as the user calls it.
 
-    Example:
-        with needs("export", "g2lstm export"):
-            import onnx
+    Examples:
+        >>> with needs("export", "g2lstm export"):
+        ...     import onnx
     """
     try:
         yield

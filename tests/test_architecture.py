@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -45,16 +46,14 @@ def distributions(requirements: list[str]) -> set[str]:
     return names
 
 
-def external_imports(path: Path) -> list[tuple[str, bool]]:
+def external_imports(path: Path) -> Iterator[tuple[str, bool]]:
     """The distributions that a file imports, each with whether that happens as soon as the file is imported."""
     owners = metadata.packages_distributions()
-    found = []
     for node in ast.walk(ast.parse(path.read_text())):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
         for top in {name.split(".")[0] for name in names} - {"g2lstm"} - sys.stdlib_module_names:
-            found.append((canonicalize_name(owners[top][0]), node.col_offset == 0))
-    return found
+            yield canonicalize_name(owners[top][0]), node.col_offset == 0
 
 
 def test_every_package_imports_what_its_extra_brings():

@@ -31,8 +31,8 @@ def compress(model: Model, spec: str | Spec) -> Model:
         spec: such as "gates=round:0.2,clip:0.4; cell=int8", or the name of a preset. A group that the model does not
             have is passed over.
 
-    Example:
-        small = g2lstm.compress(model, "gates=round:0.2,clip:0.4; cell=int8; embedding=int8")
+    Examples:
+        >>> small = g2lstm.compress(model, "gates=round:0.2,clip:0.4; cell=int8; embedding=int8")
     """
     if not isinstance(model, nn.Module):
         raise G2Error(f"compress takes a torch.nn.Module, got {type(model).__name__}; of a run, give load(run).model")

@@ -35,12 +35,12 @@ def watch(model: nn.Module) -> Iterator[GateStatistics]:
     The mode is the model's own: call `model.eval()` before, or see the noise of training. Sequences of different
     lengths should be packed, or their padding is counted too.
 
-    Example:
-        with g2lstm.look.watch(model.eval()) as statistics:
-            for x in data:
-                model(x)
-        for layer in statistics.summary():
-            print(layer["name"], layer["gates"]["forget"]["mean"])
+    Examples:
+        >>> with g2lstm.look.watch(model.eval()) as statistics:
+        ...     for x in data:
+        ...         model(x)
+        >>> for layer in statistics.summary():
+        ...     print(layer["name"], layer["gates"]["forget"]["mean"])
     """
     with record_gates(model) as record, ExitStack() as stack:
         statistics = GateStatistics(model, record)

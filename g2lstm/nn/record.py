@@ -41,10 +41,10 @@ def record_gates(model: nn.Module) -> Iterator[GateRecord]:
     Outputs, gradients and random numbers are those of the model without recording. The values are detached. An
     `nn.LSTM` with dropout between its layers can be recorded in evaluation only: its masks cannot be seen.
 
-    Example:
-        with g2lstm.record_gates(model) as record:
-            model(x)
-        print(record["encoder.lstm"][0].forget[0].mean())
+    Examples:
+        >>> with g2lstm.record_gates(model) as record:
+        ...     model(x)
+        >>> print(record["encoder.lstm"][0].forget[0].mean())
     """
     layers = {name: m for name, m in model.named_modules() if isinstance(m, GatedLSTM | nn.LSTM)}
     for name in list(layers):
