@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -46,9 +46,8 @@ def distributions(requirements: list[str]) -> set[str]:
     return names
 
 
-def external_imports(path: Path) -> Iterator[tuple[str, bool]]:
+def external_imports(path: Path, owners: Mapping[str, list[str]]) -> Iterator[tuple[str, bool]]:
     """The distributions that a file imports, each with whether that happens as soon as the file is imported."""
-    owners = metadata.packages_distributions()
     for node in ast.walk(ast.parse(path.read_text())):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
@@ -61,11 +60,12 @@ def test_every_package_imports_what_its_extra_brings():
     core = distributions(PROJECT["dependencies"])
     extras = {name: core | distributions(PROJECT["optional-dependencies"][name]) for name in ("text", "view", "export")}
     assert core == {"torch", "numpy", "safetensors"}
+    owners = metadata.packages_distributions()
     for path in FILES:
         part = path.relative_to(PACKAGE).with_suffix("").parts[0]
         at_once = core if part in CORE else extras.get(part, extras["text"])
         later = core if part in CORE else set.union(*extras.values())
-        for name, is_at_once in external_imports(path):
+        for name, is_at_once in external_imports(path, owners):
             assert name in (at_once if is_at_once else later), f"{path} imports {name}"
 
 
