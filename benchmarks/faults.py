@@ -66,7 +66,7 @@ class Harness:
         if MAY_MOUNT in os.environ:
             subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "none", self.small], check=True)
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["g2lstm.training.call", "torch.utils.tensorboard"])
+        self.context.set_forkserver_preload(["g2lstm.training.start", "torch.utils.tensorboard"])
         for task in TASKS:
             write_data(task, folder / "data" / task)
         self.references = {task: self._reference(task) for task in TASKS}

@@ -37,7 +37,7 @@ class Watch:
     def on_message(self, message: str) -> None:
         """Notes where training goes on."""
         print(message, flush=True)
-        if message.startswith("going on from step "):
+        if message.startswith("continuing from step "):
             self.seen[0] = self.seen[1] = int(message.split()[-1])
 
 

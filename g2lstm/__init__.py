@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from g2lstm.nn.lstm import G2LSTM
     from g2lstm.nn.record import GateRecord, record_gates
     from g2lstm.runs.trained import load
-    from g2lstm.training.call import train
+    from g2lstm.training.start import train
 
 __all__ = [
     "G2LSTM",
@@ -42,7 +42,7 @@ _LATER = {
     "load": "g2lstm.runs.trained",
     "record_gates": "g2lstm.nn.record",
     "stream": "g2lstm.compression.stream",
-    "train": "g2lstm.training.call",
+    "train": "g2lstm.training.start",
 }
 
 

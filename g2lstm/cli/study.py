@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from g2lstm.lab.study.runner import Job
     from g2lstm.lab.study.table import Table as Found
     from g2lstm.tasks.task import Validation
-    from g2lstm.training.loop import Progress
+    from g2lstm.training.progress import TrainingProgress
 
 
 class StudyBar:
@@ -68,13 +68,13 @@ class StudyBar:
         self._done = sum(self.seconds[before] for before in range(number + 1))
         self.bar.update(self.whole, completed=self._done, rate=f"{self._left()} left in all")
 
-    def on_step(self, progress: "Progress", share: float, values: dict[str, float]) -> None:
+    def on_step(self, progress: "TrainingProgress", share: float, values: dict[str, float]) -> None:
         """As `g2lstm train` does."""
         assert self.training is not None
         self.training.on_step(progress, share, values)
         self.on_share(share)
 
-    def on_validation(self, progress: "Progress", validation: "Validation", is_best: bool) -> None:
+    def on_validation(self, progress: "TrainingProgress", validation: "Validation", is_best: bool) -> None:
         """As `g2lstm train` does."""
         assert self.training is not None
         self.training.on_validation(progress, validation, is_best)
@@ -111,7 +111,7 @@ def study_bar() -> Bar:
 def carry_out(jobs: "list[Job]", out: Path, data_dir: Path | None = None) -> dict[str, str]:
     """Does the jobs under a bar; stopped by Ctrl-C, exits with 130."""
     from g2lstm.lab.study.runner import carry_out as do
-    from g2lstm.training.loop import Interrupted
+    from g2lstm.training.environment import Interrupted
 
     bar = study_bar()
     try:

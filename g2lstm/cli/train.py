@@ -16,7 +16,7 @@ from g2lstm.cli.output import console, error_console
 
 if TYPE_CHECKING:
     from g2lstm.tasks.task import Validation
-    from g2lstm.training.progress import Progress
+    from g2lstm.training.progress import TrainingProgress
 
 
 _SECONDS_BETWEEN_LINES = 30.0  # in a log, where a bar cannot be drawn
@@ -31,7 +31,7 @@ class BarObserver:
         self._smooth: float | None = None
         self._next_line = 0.0
 
-    def on_step(self, progress: "Progress", share: float, values: dict[str, float]) -> None:
+    def on_step(self, progress: "TrainingProgress", share: float, values: dict[str, float]) -> None:
         """Moves the bar; the loss shown is a running mean."""
         self.bar.start()  # not before there is something to show: an error should stand alone
         loss = values["loss"]
@@ -52,7 +52,7 @@ class BarObserver:
                 f"epoch {progress.epoch + 1}, {share:.0%}: {perplexity}, {rate:,.0f} tokens/s, {left:.0f} minutes left"
             )
 
-    def on_validation(self, progress: "Progress", validation: "Validation", is_best: bool) -> None:
+    def on_validation(self, progress: "TrainingProgress", validation: "Validation", is_best: bool) -> None:
         """One line: the scores, and how binary the gates are."""
         gates = [value for name, value in validation.scores.items() if name.startswith("saturation/")]
         text = f"epoch {progress.epoch}: validation {_shown(validation.scores)}"
@@ -97,8 +97,8 @@ def train(
         return
     chosen = load_recipe(recipe, overrides or ())
 
-    from g2lstm.training.progress import Interrupted
-    from g2lstm.training.start import train as start
+    from g2lstm.training.environment import Interrupted
+    from g2lstm.training.start import train_recipe
 
     folder = out
     if folder is None:  # the recipe of a run means that run
@@ -116,7 +116,7 @@ def train(
     bar = Bar(*columns, console=error_console(), speed_estimate_period=120, disable=not is_main)
     try:
         observer = BarObserver(bar)
-        progress = start(chosen, folder, observer, resume=resume, data_dir=data_dir)
+        progress = train_recipe(chosen, folder, observer, resume=resume, data_dir=data_dir)
         bar.update(observer.task, completed=1.0)  # patience may end training before its budget does
     except Interrupted as interrupted:
         _stop(bar)
@@ -131,7 +131,7 @@ def train(
     if not is_main:
         return
     if progress.skipped:
-        console().print(f"{progress.skipped} of {progress.step} updates were left out: they were not finite")
+        console().print(f"{progress.skipped} of {progress.step} updates were skipped: they were not finite")
     best = _shown(progress.best_scores)
     console().print(
         f"{folder}: best validation {best} after {progress.seconds / 60:.1f} minutes", highlight=False, markup=False

@@ -1,66 +1,84 @@
-"""How far training is, and who is told of it."""
+"""How far training is, when it ends, and the learning rate on the way."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Annotated
 
-from g2lstm.tasks.task import Validation
+from pydantic import BaseModel, ConfigDict, Field
+
+from g2lstm.recipes.sections import AdamW, TrainSection
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+_FIT_AFTER_SECONDS = 20.0  # by then the speed is known well enough to turn a budget in minutes into epochs
+_FIRST_RATE = 0.04  # of the one-cycle schedule, as a share of the highest
 
 
-@dataclass
-class Progress:
-    """How far training is; saved with every checkpoint."""
+class TrainingProgress(BaseModel):
+    """How far a training run is; saved with every checkpoint."""
 
-    step: int = 0  # batches, those skipped included
-    epoch: int = 0
-    tokens: int = 0
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    step: Count = 0  # batches, skipped ones included
+    epoch: Count = 0
+    tokens: Count = 0
     seconds: float = 0.0
-    epochs: float | None = None  # to train for; None until a budget in minutes has been fitted
+    epochs: Annotated[float, Field(gt=0)] | None = None  # to train for; None until a budget in minutes is fitted
     validation_seconds: float = 0.0  # of the last validation
-    validating_seconds: float = 0.0  # of all of them
-    best: float = math.inf  # the lowest criterion of a validation
-    best_loss: float = math.inf  # of validations with that criterion, the lowest loss; earlier checkpoints lack it
-    best_scores: dict[str, float] = field(default_factory=dict)  # of that validation
-    stale: int = 0  # validations since then
-    skipped: int = 0  # updates left out because a loss or a gradient was not finite
-    skipped_in_a_row: int = 0  # of them, the last ones
+    validating_seconds: float = 0.0  # of all validations
+    best: float | None = None  # lowest validation criterion; None before the first validation
+    best_loss: float | None = None  # lowest loss among validations with that criterion
+    best_scores: dict[str, float] = {}  # of that validation
+    stale: Count = 0  # validations since then
+    skipped: Count = 0  # updates skipped because the loss or the gradient was not finite
+    skipped_in_a_row: Count = 0
     finished: bool = False
 
-    @classmethod
-    def restored(cls, saved: Mapping[str, Any]) -> "Progress":
-        """From the JSON of a checkpoint, in which a `best` or `best_loss` that is not there yet is None.
+    def is_improved_by(self, criterion: float, loss: float) -> bool:
+        """Whether this validation beats the best one so far: by its criterion, then by its loss."""
+        if self.best is None:
+            return True
+        return (criterion, loss) < (self.best, math.inf if self.best_loss is None else self.best_loss)
 
-        Raises:
-            TypeError, ValueError, AttributeError, OverflowError: it says something else.
+    def share(self, settings: TrainSection, epochs_done: float) -> float:
+        """How much of the training is done, in [0, 1]."""
+        if self.epochs is not None:
+            return min(epochs_done / self.epochs, 1.0)
+        assert settings.minutes is not None
+        used = self.seconds / (60 * settings.minutes)
+        if settings.epochs is not None:
+            used = max(used, epochs_done / settings.epochs)
+        return min(used, 1.0)
+
+    def fit_epochs(self, settings: TrainSection, epochs_done: float) -> bool:
+        """Turns minutes into epochs once the speed is known, and says whether it just did.
+
+        From then on the clock decides nothing, so a resumed run ends like an uninterrupted one.
         """
-        bests = {"best": saved["best"], "best_loss": saved.get("best_loss")}
-        progress = cls(**{**saved, **{name: math.inf if value is None else value for name, value in bests.items()}})
-        counts = [progress.step, progress.epoch, progress.tokens, progress.stale]
-        counts += [progress.skipped, progress.skipped_in_a_row]
-        numbers = [progress.seconds, progress.validation_seconds, progress.validating_seconds]
-        numbers += [progress.best, progress.best_loss, *progress.best_scores.values()]
-        numbers += [] if progress.epochs is None else [progress.epochs]
-        are_counts = all(type(count) is int and 0 <= count < 2**63 for count in counts)
-        are_numbers = all(type(number) in (int, float) and not math.isnan(number) for number in numbers)
-        has_end = progress.epochs is None or progress.epochs > 0
-        if not are_counts or not are_numbers or not has_end or type(progress.finished) is not bool:
-            raise ValueError(f"its progress is {str(saved)[:100]}")
-        return progress
+        minutes = settings.minutes
+        training = self.seconds - self.validating_seconds
+        if self.epochs is not None or minutes is None or training < min(_FIT_AFTER_SECONDS, 6 * minutes):
+            return False
+        epochs = fitted_epochs(minutes, training / epochs_done, self.validation_seconds)
+        self.epochs = min(epochs, settings.epochs or math.inf)
+        return True
 
 
-class Observer(Protocol):
-    """Who wants to see training go on; the command line draws a bar."""
-
-    def on_step(self, progress: Progress, share: float, values: dict[str, float]) -> None:
-        """After every update: how much is done, in [0, 1], and what the last update measured."""
-
-    def on_validation(self, progress: Progress, validation: Validation, is_best: bool) -> None:
-        """After every validation."""
-
-    def on_message(self, message: str) -> None:
-        """Something worth a line."""
+def fitted_epochs(minutes: float, seconds_per_epoch: float, seconds_per_validation: float) -> float:
+    """How many epochs fit into the minutes, with a validation after each; the last epoch may be a partial one."""
+    budget = minutes * 60
+    whole = math.floor(budget / (seconds_per_epoch + seconds_per_validation))
+    rest = budget - whole * (seconds_per_epoch + seconds_per_validation) - seconds_per_validation
+    return max(whole + max(rest, 0.0) / seconds_per_epoch, 1e-3)
 
 
-class Interrupted(Exception):  # noqa: N818  it is no error
-    """Training was stopped by a signal, and its state is saved."""
+def learning_rate(settings: TrainSection, share: float) -> float:
+    """The learning rate once this share of the training, in [0, 1], is done.
+
+    AdamW follows one cycle: a straight line up to `lr`, then half a cosine down to `final_lr`. The others keep `lr`.
+    """
+    chosen = settings.optimizer
+    if not isinstance(chosen, AdamW):
+        return chosen.lr
+    if share < chosen.warmup:
+        return chosen.lr * (_FIRST_RATE + (1 - _FIRST_RATE) * share / chosen.warmup)
+    fall = (1 + math.cos(math.pi * (share - chosen.warmup) / (1 - chosen.warmup))) / 2
+    return chosen.lr * (chosen.final_lr + (1 - chosen.final_lr) * fall)

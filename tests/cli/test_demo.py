@@ -171,7 +171,7 @@ def test_stopped_it_exits_with_130_and_goes_on_when_called_again(tmp_path, monke
     monkeypatch.setattr(StudyBar, "on_step", told)
     again = CliRunner().invoke(app, command)
     assert again.exit_code == 0, again.output
-    assert "going on from step 2" in again.stderr
+    assert "continuing from step 2" in again.stderr
 
 
 def test_a_file_that_is_no_report_is_not_overwritten(tmp_path):

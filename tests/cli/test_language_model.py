@@ -44,7 +44,7 @@ def test_a_second_start_in_the_same_place_is_refused(trained):
 def test_resume_with_another_recipe_is_refused(trained):
     done = run("train", "embedded", *TOY, "--set", "model.method=sigmoid", "--out", trained, "--resume")
     assert done.returncode == 2
-    assert 'model.method is "gumbel" there, "sigmoid" now' in done.stderr
+    assert 'model.method was "gumbel", is now "sigmoid"' in done.stderr
 
 
 def test_evaluate(trained):
@@ -98,7 +98,7 @@ def test_interrupt_saves_and_exits_130_and_resume_goes_on(tmp_path, monkeypatch)
     assert json.loads(saved.read_text())["state"]["progress"]["step"] == 5
     done = run("train", out / "recipe.toml", "--resume")  # a run's own recipe means that run
     assert done.returncode == 0, done.stderr
-    assert "going on from step 5" in done.stderr
+    assert "continuing from step 5" in done.stderr
     assert json.loads(run("eval", out, "--json").stdout)["perplexity"] > 1
 
 

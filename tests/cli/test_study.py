@@ -182,7 +182,7 @@ def test_stopped_it_exits_with_130_and_goes_on_when_called_again(folder, monkeyp
     assert "the same command goes on" in stopped.stderr
     monkeypatch.setattr(StudyBar, "on_step", told)
     done = invoke(folder, "table3", "--only", "*gumbel*", "--json", out="stopped")
-    assert "going on from step 2" in done.stderr
+    assert "continuing from step 2" in done.stderr
     values = [cell["values"] for cell in json.loads(done.stdout)["tables"][0]["rows"][2]["cells"]]
     whole = json.loads(invoke(folder, "table3", "--json").stdout)["tables"][0]["rows"][2]["cells"]
     assert values == [cell["values"] for cell in whole], "as if it had not been stopped"
@@ -243,7 +243,7 @@ def test_the_time_left_is_the_estimate_corrected_by_how_it_did_so_far(monkeypatc
 
     from rich.progress import Progress
 
-    from g2lstm.training.loop import Progress as Training
+    from g2lstm.training.progress import TrainingProgress
 
     now = [0.0]
     monkeypatch.setattr(study, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -256,9 +256,9 @@ def test_the_time_left_is_the_estimate_corrected_by_how_it_did_so_far(monkeypatc
     assert "run 1 of 2, one: training; 35 min left in all" in text.getvalue()
     values = {"loss": 1.0}
     now[0] = 10.0
-    shown.on_step(Training(step=1, seconds=600.0, tokens=5), 0.5, values)  # resumed: half of it was done before
+    shown.on_step(TrainingProgress(step=1, seconds=600.0, tokens=5), 0.5, values)  # resumed: half of it was done before
     now[0] = 310.0
-    shown.on_step(Training(step=2, seconds=900.0, tokens=5), 0.6, values)  # 310 s for what was estimated at 100
+    shown.on_step(TrainingProgress(step=2, seconds=900.0, tokens=5), 0.6, values)  # 310 s for what was estimated at 100
     shown.on_stage(0, first, "test-soft")
     assert "one: test-soft; 57 min left in all" in text.getvalue()  # 1100 s at 3.1
     for share in (1.0, 0.0, 1.0):  # a cache is tuned setting by setting, each from 0 on

@@ -59,7 +59,7 @@ def trained(tmp_path_factory):
         patch.setattr(BarObserver, "on_validation", on_validation)
         done = run(*command, "--resume")
         assert done.returncode == 0, done.stderr
-        assert "going on from step" in done.stderr
+        assert "continuing from step" in done.stderr
         yield folder / "toy"
 
 

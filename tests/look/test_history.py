@@ -11,16 +11,16 @@ from g2lstm.look.report_charts import heat_chart
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.saturation import histograms
 from g2lstm.tasks.task import Validation
-from g2lstm.training.metrics import Metrics
+from g2lstm.training.observe import Metrics
+from g2lstm.training.progress import TrainingProgress
 from tests.look.toys import language_run
-
-PROGRESS = {"epoch": 1, "seconds": 2.0, "skipped": 0}
 
 
 def write(run, *validations):
     with Metrics(run) as metrics:
         for step, (tokens, gates) in enumerate(validations):
-            metrics.on_validation({**PROGRESS, "step": step, "tokens": tokens}, Validation(1.0, {"x": 2.0}, 1.0, gates))
+            progress = TrainingProgress(step=step, tokens=tokens, epoch=1, seconds=2.0)
+            metrics.on_validation(progress, Validation(1.0, {"x": 2.0}, 1.0, gates), is_best=False)
 
 
 @pytest.fixture
@@ -69,7 +69,8 @@ def test_runs_without_counts_have_no_history(run):
 def test_numbers_that_training_never_wrote_are_no_history(run):
     write(run, (0, {"input": [0, -4], "forget": [0, 0]}), (10, {"input": [0, 0], "forget": [0, 0]}))
     assert gate_history(run.metrics()) is None
-    write(run, (20, {"input": [-1, 1e300], "forget": [float("nan"), 2]}), (float("nan"), {"input": [1, 1]}))
+    write(run, (20, {"input": [-1, 1e300], "forget": [float("nan"), 2]}))
+    run.append_metrics({"kind": "gates", "step": 1, "tokens": float("nan"), "seconds": 1.0, "input/0": 1, "input/1": 1})
     history = gate_history(run.metrics())
     assert all(np.isfinite(each).all() and (each >= 0).all() for each in history.shares.values())
 

@@ -22,7 +22,7 @@ from g2lstm.runs.scoring import score_language, score_translation
 from g2lstm.runs.trained import load
 from g2lstm.tasks.recipes import load_recipe, parse_recipe
 from g2lstm.training.prepare import prepare
-from g2lstm.training.start import Silent, train
+from g2lstm.training.start import train_recipe
 from tests.runs.toys import language_run, translation_run
 
 MIXED = "gates=round:0.2,clip:0.4; cell=int8; embedding=int4; softmax=svd:3,int8"
@@ -150,9 +150,9 @@ def test_sizes_are_those_of_the_tensors_on_disk(run):
 def test_it_cannot_be_trained_on(run, small):
     before = {path.name: path.read_bytes() for path in small.iterdir()}
     with pytest.raises(G2Error, match="is a compressed run, and compressed weights cannot be trained; resume the run"):
-        train(load_recipe(small / "recipe.toml"), small, Silent(), resume=True)
+        train_recipe(load_recipe(small / "recipe.toml"), small, resume=True)
     with pytest.raises(G2Error, match="holds a run already"):
-        train(load_recipe(small / "recipe.toml"), small, Silent())
+        train_recipe(load_recipe(small / "recipe.toml"), small)
     assert {path.name: path.read_bytes() for path in small.iterdir()} == before
     tables = load_recipe(run / "recipe.toml").model_dump(by_alias=True, exclude_none=True)
     with pytest.raises(G2Error, match="are compressed .* and cannot be trained on; take the run that they were made"):
@@ -163,7 +163,7 @@ def test_broken_weights_do_not_make_it_trainable(small):
     (small / "compression.json").write_text("{}")
     (small / "model.safetensors").write_bytes(b"broken")
     with pytest.raises(G2Error, match="is a compressed run"):
-        train(load_recipe(small / "recipe.toml"), small, Silent(), resume=True)
+        train_recipe(load_recipe(small / "recipe.toml"), small, resume=True)
     with pytest.raises(G2Error, match="it is broken. Compress the original anew"):
         load(small)
 

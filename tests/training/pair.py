@@ -11,8 +11,9 @@ from pathlib import Path
 
 from g2lstm.tasks.lm.training import LanguageModelTask
 from g2lstm.tasks.recipes import parse_recipe
-from g2lstm.training import loop, start
-from g2lstm.training.start import Silent, train
+from g2lstm.training import environment, loop
+from g2lstm.training.observe import Silent
+from g2lstm.training.start import train_recipe as train
 
 QUIET = {"method": "sigmoid", "weight_dropout": 0.0}
 DROPOUT = {"input": 0.0, "between": 0.0, "output": 0.0}
@@ -75,7 +76,15 @@ class Curve(Silent):
 
 
 def stop_at(step):
-    return lambda now: os.kill(os.getpid(), signal.SIGINT) if now == step else None
+    """Interrupts this process after a step, once: in all processes but the first, several observers are silent."""
+    reached = []
+
+    def stop(now):
+        if now == step and not reached:
+            reached.append(now)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return stop
 
 
 def interrupted(recipe, out, step, **options):
@@ -83,10 +92,11 @@ def interrupted(recipe, out, step, **options):
     rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     before = Silent.on_step
     if size > 1 and rank == size - 1:  # the observer of all but the first
-        Silent.on_step = lambda self, progress, share, values: stop_at(step)(progress.step)
+        stop = stop_at(step)
+        Silent.on_step = lambda self, progress, share, values: stop(progress.step)
     try:
         train(recipe, out, Curve(stop_at(step) if size == 1 else lambda step: None), **options)
-    except loop.Interrupted:
+    except environment.Interrupted:
         return
     finally:
         Silent.on_step = before
@@ -160,9 +170,7 @@ def main(folder):
 
     if rank == 1:
         loop.time = FastClock
-    progress = start.train(
-        lm_recipe(data, epochs=None, minutes=0.02, checkpoint_minutes=0.001), folder / "minutes", Silent()
-    )
+    progress = train(lm_recipe(data, epochs=None, minutes=0.02, checkpoint_minutes=0.001), folder / "minutes", Silent())
     (folder / f"minutes-{rank}.json").write_text(json.dumps([progress.step, progress.epochs, progress.finished]))
     (folder / f"threads-{rank}.json").write_text(json.dumps(threads()))
 

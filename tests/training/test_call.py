@@ -5,12 +5,13 @@ import doctest
 import pytest
 
 import g2lstm
-from g2lstm.training import call
+from g2lstm.training import start
+from g2lstm.training.observe import Silent
 
 
 def test_the_example_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (example,) = [test for test in doctest.DocTestFinder().find(call.train, "train") if test.examples]
+    (example,) = [test for test in doctest.DocTestFinder().find(start.train, "train") if test.examples]
     assert doctest.DocTestRunner().run(example).failed == 0
     assert len(g2lstm.load("runs/tiny").run.results()) == 1
 
@@ -20,7 +21,7 @@ def test_tables_data_and_observer(tmp_path):
         (tmp_path / f"{split}.txt").write_text("a b c d e f g\n" * 20)
     steps = []
 
-    class Watching(call.start.Silent):
+    class Watching(Silent):
         def on_step(self, progress, share, values):
             steps.append(progress.step)
 

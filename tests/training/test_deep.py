@@ -7,7 +7,7 @@ import pytest
 
 from g2lstm.tasks.recipes import load_recipe
 from g2lstm.text.pairs import mt_files
-from g2lstm.training.start import train
+from g2lstm.training.start import train_recipe as train
 from tests.training.pair import Curve
 
 DEEP = ["model.layers=8", "model.residual=true", "model.embedding=64", "model.hidden=64"]

@@ -16,10 +16,10 @@ from g2lstm.runs.models import build_language_model
 from g2lstm.tasks.lm.training import LanguageModelTask
 from g2lstm.tasks.recipes import parse_recipe
 from g2lstm.text.corpus import prepare_stream, prepare_tokenizer
-from g2lstm.training import snapshot
-from g2lstm.training.budget import fitted_epochs
 from g2lstm.training.checkpoint import load_checkpoint
-from g2lstm.training.loop import Interrupted, Trainer
+from g2lstm.training.environment import Interrupted
+from g2lstm.training.loop import Trainer
+from g2lstm.training.progress import fitted_epochs
 from tests.training.observers import Silent
 
 ADAMW = {"name": "adamw", "lr": 0.01}
@@ -82,9 +82,9 @@ def test_resumed_training_is_uninterrupted_training(data, tmp_path, optimizer, c
         assert torch.equal(second.task.model.state_dict()[name], value), name
     ours, theirs = RunDirectory(tmp_path / "cut").load_weights(), RunDirectory(tmp_path / "whole").load_weights()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    if whole.averaging is not None:
+    if optimizer is NTASGD:
         assert whole.averaging.is_averaging  # else the test would not reach the averages
-        for a, b in zip(second.averaging.average.means, whole.averaging.average.means, strict=True):
+        for a, b in zip(second.averaging.means, whole.averaging.means, strict=True):
             assert torch.equal(a, b)
 
 
@@ -200,11 +200,11 @@ def test_what_cannot_be_resumed_is_refused_and_left_alone(data, tmp_path, damage
     if damage == "all":
         for path in (tmp_path / "run/checkpoints").glob("*.safetensors"):
             path.write_bytes(path.read_bytes()[:-10])
-        message = "no other is whole"
+        message = "no earlier checkpoint is intact"
     else:
         text = data / "train.txt"
         text.write_text("".join(reversed(text.read_text().splitlines(keepends=True))))
-        message = r"the data of .* have changed since its last checkpoint \(train_sha256\)"
+        message = r"the data of .* has changed since its last checkpoint \(train_sha256\)"
     with pytest.raises(G2Error, match=message):
         make_trainer(data, tmp_path / "run", Silent()).train(resume=True)
     assert (tmp_path / "run/model.safetensors").read_bytes() == before
@@ -246,7 +246,7 @@ def test_an_update_that_is_not_finite_is_left_out_and_counted(data, tmp_path, wh
     assert torch.equal(kept["batch"]["tokens"], batches[2].tokens)
     assert torch.equal(kept["batch"]["targets"], batches[2].targets)
     assert "embedding.weight" in kept["gradients_not_finite"]
-    assert [m for m in observer.messages if "this update is left out, its batch is in" in m and "step 5:" in m]
+    assert [m for m in observer.messages if "the update is skipped, its batch is in" in m and "step 5:" in m]
     assert trainer.run.metrics()[-1]["skipped"] == 3
 
 
@@ -305,10 +305,9 @@ def test_a_scaler_of_the_loss_is_lowered_and_the_update_counted(data, tmp_path):
     trainer.observer.after = lambda progress: seen.append((progress.step, scaler.get_scale()))
     assert trainer.train().skipped == 2
     assert seen[0] == (3, 256.0)
-    parts = trainer._parts._replace(accelerator=accelerator, optimizer=optimizer)
-    state, scale = snapshot.take(parts), scaler.get_scale()
+    state, scale = trainer.state.take(), scaler.get_scale()
     scaler.update(8.0)
-    assert snapshot.put_back(parts, state, seed=1, step=trainer.progress.step)
+    assert trainer.state.put_back(state, seed=1, step=trainer.progress.step)
     assert scaler.get_scale() == scale != 8.0
     assert not torch.equal(weights(trainer)["embedding.weight"], before["embedding.weight"])
     assert all(value.isfinite().all() for value in weights(trainer).values())
@@ -360,7 +359,7 @@ def test_finetuning_stops_by_the_trigger(data, tmp_path):
     trainer = make_trainer(data, tmp_path / "run", observer, settings, epochs=60)
     progress = trainer.train()
     assert progress.epoch < 60
-    assert any("finetune phase ends" in message for message in observer.messages)
+    assert any("finetuning ends" in message for message in observer.messages)
 
 
 @pytest.mark.parametrize("optimizer", [ADAMW, {"name": "ntasgd", "lr": 5.0, "start": "asgd", "window": 9}])
@@ -371,11 +370,9 @@ def test_a_lost_model_is_made_anew_from_the_checkpoint(data, tmp_path, optimizer
     second = make_trainer(data, tmp_path / "run", Silent(), optimizer)
     progress = second.train(resume=True)
     assert progress.finished
-    assert "model.safetensors was gone" in second.observer.messages[-1]
-    expected = weights(first)
-    if first.averaging is not None:
-        with first.averaging.evaluation_weights():
-            expected = weights(first)
+    assert "model.safetensors was missing" in second.observer.messages[-1]
+    with first.averaging.evaluation_weights():
+        expected = weights(first)
     found = second.run.load_weights()
     assert all(torch.equal(found[name], value) for name, value in expected.items())
     second.task.model.load_state_dict(found)
@@ -415,7 +412,7 @@ def test_a_full_disk_ends_training_and_it_can_be_taken_up(data, tmp_path, monkey
             first.train()
     second = make_trainer(data, tmp_path / "run", Silent())
     second.train(resume=True)
-    assert "going on from step 16" in second.observer.messages
+    assert "continuing from step 16" in second.observer.messages
     assert all(torch.equal(value, weights(whole)[name]) for name, value in weights(second).items())
 
 
@@ -434,7 +431,7 @@ def test_a_checkpoint_that_finds_no_room_names_the_one_before(data, tmp_path, mo
     trainer.observer.after = stop
     trainer.observer.on_validation = lambda progress, *_: stop(progress)
     told = "the last good state is .*step-00000016.json" if step else "there is no checkpoint yet"
-    with pytest.raises(G2Error, match=rf"No space left.*; {told}; then --resume goes on"):
+    with pytest.raises(G2Error, match=rf"No space left.*; {told}; then continue with --resume"):
         trainer.train()
 
 
@@ -453,7 +450,7 @@ def test_a_validation_text_that_has_changed_is_noticed(data, tmp_path):
     interrupted(data, tmp_path / "run")
     with (data / "valid.txt").open("a") as file:
         file.write("w1 w2\n")
-    with pytest.raises(G2Error, match=r"have changed since its last checkpoint \(valid_sha256\)"):
+    with pytest.raises(G2Error, match=r"has changed since its last checkpoint \(valid_sha256\)"):
         make_trainer(data, tmp_path / "run", Silent()).train(resume=True)
 
 
@@ -474,14 +471,14 @@ def test_broken_weights_are_replaced_and_said_to_be(data, tmp_path, size):
     observer = Silent()
     progress = make_trainer(data, tmp_path / "run", observer).train(resume=True)
     assert RunDirectory(tmp_path / "run").load_weights().keys() == weights(trainer).keys()
-    said = [message for message in observer.messages if "was gone or broken" in message]
+    said = [message for message in observer.messages if "was missing or damaged" in message]
     assert len(said) == 1
-    assert f"criterion of {progress.best:.4f} where the best had {trainer.progress.best:.4f}" in said[0]
+    assert f"criterion is {progress.best}; the best was {trainer.progress.best}" in said[0]
 
 
 def test_the_first_signal_is_answered(data, tmp_path):
     trainer = interrupted(data, tmp_path / "run")
-    assert sum("stopping: the state is saved first" in message for message in trainer.observer.messages) == 1
+    assert sum("stopping after saving the state" in message for message in trainer.observer.messages) == 1
 
 
 def test_there_is_a_checkpoint_before_the_first_update(data, tmp_path):
@@ -548,7 +545,7 @@ def test_settings_of_the_recipe_reach_what_they_are_for(data, tmp_path):
     trainer = make_trainer(data, tmp_path / "run", Silent(), {**NTASGD, "window": 3, "weight_decay": 3e-5}, **odd)
     assert (trainer.task.module.alpha, trainer.task.module.beta) == (2.5, 1.5)
     assert trainer.optimizer.param_groups[0]["weight_decay"] == 3e-5
-    assert trainer.averaging.trigger.window == 3
+    assert trainer.averaging.window == 3
     rates, norms = [], []
     trainer.observer.on_step = lambda progress, share, values: rates.append(values["learning_rate"])
     clip = trainer.accelerator.clip_grad_norm_

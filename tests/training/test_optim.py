@@ -1,4 +1,4 @@
-import math
+"""The optimisers: NT-ASGD's trigger and average, AdamW's schedule and decay, states that resume to the bit."""
 
 import pytest
 import torch
@@ -7,22 +7,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from g2lstm.errors import G2Error
-from g2lstm.training.optim import (
-    NonMonotoneAveraging,
-    NonMonotoneTrigger,
-    WeightAverage,
-    adamw,
-    load_optimizer_state,
-    one_cycle,
-    optimizer_state,
-    set_learning_rate,
-    sgd,
-)
+from g2lstm.recipes.sections import AdaDelta, AdamW, NtAsgd, TrainSection
+from g2lstm.training.optim import NonMonotoneAveraging, build_optimizer, load_optimizer_state, optimizer_state
+from g2lstm.training.progress import learning_rate
 
 
 def fired(losses, window):
-    trigger = NonMonotoneTrigger(window)
-    return [trigger.check(loss) for loss in losses]
+    averaging = NonMonotoneAveraging([], window)
+    return [averaging.check(loss) for loss in losses]
 
 
 def test_trigger_by_hand():
@@ -31,29 +23,14 @@ def test_trigger_by_hand():
     assert fired(losses, 5) == [False] * 10 + [True, False]
     assert fired([1, 2, 3, 4], 0) == [False, True, True, True]
     assert fired([3, 3, 3, 3], 1) == [False] * 4
+    assert fired([1, 2, 3, 4], None) == [False] * 4
 
 
 @given(st.lists(st.floats(0, 100), max_size=30), st.integers(0, 7))
 def test_trigger_is_its_definition(losses, window):
-    expected = [
+    assert fired(losses, window) == [
         t > window and losses[t] > min(losses[: t - window]) if t > window else False for t in range(len(losses))
     ]
-    assert fired(losses, window) == expected
-
-
-def test_trigger_resumes():
-    losses = [5, 4, 3, 4, 4, 4, 4, 2]
-    one, other = NonMonotoneTrigger(2), NonMonotoneTrigger(2)
-    first = [one.check(loss) for loss in losses[:4]]
-    other.load_state_dict(one.state_dict())
-    assert first + [other.check(loss) for loss in losses[4:]] == fired(losses, 2)
-
-
-def test_trigger_refuses_what_is_not_a_number():
-    with pytest.raises(G2Error, match="validation loss is not a number"):
-        NonMonotoneTrigger().check(math.nan)
-    with pytest.raises(G2Error, match="window must be at least 0"):
-        NonMonotoneTrigger(-1)
 
 
 def parameters():
@@ -69,7 +46,7 @@ def give_gradients(weights, step):
 
 def test_average_is_the_mean_of_all_weights_since_it_began():
     weights = parameters()
-    optimizer, averaging = sgd(weights, 0.1, 0.01), NonMonotoneAveraging(weights, window=1)
+    optimizer, averaging = build_optimizer(NtAsgd(lr=0.1, weight_decay=0.01, window=1), weights)
     history = []
     for step in range(12):
         give_gradients(weights, step)
@@ -80,23 +57,23 @@ def test_average_is_the_mean_of_all_weights_since_it_began():
             assert averaging.check(float(step)) == (step == 3)
     assert averaging.is_averaging
     since = history[4:]  # updates after the check that fired
-    for k, mean in enumerate(averaging.average.means):
+    for k, mean in enumerate(averaging.means):
         assert torch.allclose(mean, torch.stack([values[k] for values in since]).mean(0), atol=1e-14)
 
 
 def test_iterates_are_those_of_torch_asgd_and_its_mean_but_for_the_first():
     ours, theirs = parameters(), parameters()
-    optimizer, average = sgd(ours, 0.1, 0.01), WeightAverage(ours)
+    optimizer, averaging = build_optimizer(NtAsgd(lr=0.1, weight_decay=0.01, start="asgd"), ours)
     reference = torch.optim.ASGD(theirs, lr=0.1, t0=0, lambd=0.0, weight_decay=0.01)
     for step in range(10):
         for weights in (ours, theirs):
             give_gradients(weights, step)
         optimizer.step()
-        average.update()
+        averaging.after_update()
         reference.step()
         if step == 0:
             first = [p.detach().clone() for p in ours]
-    for p, q, mean, p_first in zip(ours, theirs, average.means, first, strict=True):
+    for p, q, mean, p_first in zip(ours, theirs, averaging.means, first, strict=True):
         assert torch.allclose(p, q, atol=1e-12)
         assert torch.allclose((10 * mean - p_first) / 9, reference.state[q]["ax"], atol=1e-12)
 
@@ -110,14 +87,14 @@ def test_swapping_is_exact_and_undone_by_an_exception():
     with torch.no_grad():
         weights[0].add_(2.0)
     averaging.after_update()
-    own, mean = weights[0].detach().clone(), averaging.average.means[0].clone()
+    own, mean = weights[0].detach().clone(), averaging.means[0].clone()
     with averaging.evaluation_weights():
         assert torch.equal(weights[0], mean)
     assert torch.equal(weights[0], own)
     with pytest.raises(RuntimeError, match="stop"), averaging.evaluation_weights():
         raise RuntimeError("stop")
     assert torch.equal(weights[0], own)
-    assert torch.equal(averaging.average.means[0], mean)
+    assert torch.equal(averaging.means[0], mean)
 
 
 def is_plain(value):
@@ -136,20 +113,20 @@ def copied(value):
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 
-@pytest.mark.parametrize("build", [sgd, adamw])
+@pytest.mark.parametrize("settings", [NtAsgd(lr=0.1, window=2), AdamW(), AdaDelta()], ids=lambda one: one.name)
 @pytest.mark.parametrize("stop", [1, 4, 7])
-def test_resumed_training_is_the_same_to_the_bit(build, stop):
+def test_resumed_training_is_the_same_to_the_bit(settings, stop):
     def train(weights, optimizer, averaging, steps):
         for step in steps:
             give_gradients(weights, step)
-            set_learning_rate(optimizer, 0.01 * one_cycle(step / 10))
+            optimizer.param_groups[0]["lr"] = learning_rate(TrainSection(optimizer=settings, epochs=1), step / 10)
             optimizer.step()
             averaging.after_update()
             averaging.check([3.0, 2.0, 2.5, 2.4, 2.3, 2.6, 2.2, 2.1, 2.0, 1.9][step])
 
     def start():
         weights = parameters()
-        return weights, build(weights), NonMonotoneAveraging(weights, window=2)
+        return weights, *build_optimizer(settings, weights)
 
     whole = start()
     train(*whole, range(10))
@@ -164,24 +141,26 @@ def test_resumed_training_is_the_same_to_the_bit(build, stop):
     second[2].load_state_dict(state["averaging"])
     train(*second, range(stop, 10))
     assert all(torch.equal(p, q) for p, q in zip(whole[0], second[0], strict=True))
-    assert whole[2].is_averaging
-    assert whole[2].average.updates == second[2].average.updates
-    assert all(torch.equal(p, q) for p, q in zip(whole[2].average.means, second[2].average.means, strict=True))
-    assert whole[2].trigger.losses == second[2].trigger.losses
+    assert whole[2].is_averaging == (settings.name == "ntasgd")
+    assert whole[2].updates == second[2].updates
+    assert all(torch.equal(p, q) for p, q in zip(whole[2].means, second[2].means, strict=True))
+    assert whole[2].losses == second[2].losses
 
 
 def test_state_of_another_model_is_refused():
     other = [nn.Parameter(torch.zeros(2))]
-    average = WeightAverage(parameters())
-    average.update()
+    averaging = NonMonotoneAveraging(parameters(), is_averaging=True)
+    averaging.after_update()
     with pytest.raises(G2Error, match="do not fit the model's 1 parameters"):
-        WeightAverage(other).load_state_dict(average.state_dict())
+        NonMonotoneAveraging(other).load_state_dict(averaging.state_dict())
     with pytest.raises(G2Error, match="the saved optimiser has 2 groups"):
-        load_optimizer_state(adamw(other), optimizer_state(adamw(parameters())))
+        load_optimizer_state(
+            build_optimizer(AdamW(), other)[0], optimizer_state(build_optimizer(AdamW(), parameters())[0])
+        )
 
 
 def test_adamw_leaves_biases_undecayed():
-    optimizer = adamw(parameters(), weight_decay=0.3)
+    optimizer, _ = build_optimizer(AdamW(weight_decay=0.3), parameters())
     assert [(len(group["params"]), group["weight_decay"]) for group in optimizer.param_groups] == [(1, 0.3), (1, 0.0)]
 
 
@@ -189,28 +168,31 @@ def test_fused_sgd_is_the_formula():
     weights = parameters()
     before = [p.detach().clone() for p in weights]
     give_gradients(weights, 0)
-    sgd(weights, 30.0, 0.1).step()
+    build_optimizer(NtAsgd(lr=30.0, weight_decay=0.1), weights)[0].step()
     for p, old in zip(weights, before, strict=True):
         assert torch.allclose(p, old - 30.0 * (p.grad + 0.1 * old), atol=1e-12)
 
 
+def rate(share, **settings):
+    return learning_rate(TrainSection(optimizer=AdamW(lr=2.0, **settings), epochs=1), share) / 2.0
+
+
 def test_one_cycle_by_hand():
-    assert one_cycle(0.0) == pytest.approx(0.04)
-    assert one_cycle(0.05) == pytest.approx(0.52)
-    assert one_cycle(0.1) == pytest.approx(1.0)
-    assert one_cycle(0.55) == pytest.approx(0.5)
-    assert one_cycle(1.0) == pytest.approx(0.0, abs=1e-12)
-    assert one_cycle(7.0, final=0.1) == pytest.approx(0.1)
-    assert one_cycle(-1.0, warm_up=0.0) == 1.0
-    with pytest.raises(G2Error, match=r"warm_up .* must lie in \[0, 1\), got 1.0"):
-        one_cycle(0.5, warm_up=1.0)
+    assert rate(0.0) == pytest.approx(0.04)
+    assert rate(0.05) == pytest.approx(0.52)
+    assert rate(0.1) == pytest.approx(1.0)
+    assert rate(0.55) == pytest.approx(0.5)
+    assert rate(1.0) == pytest.approx(0.0, abs=1e-12)
+    assert rate(1.0, final_lr=0.1) == pytest.approx(0.1)
+    assert rate(0.0, warmup=0.0) == 1.0
+    assert learning_rate(TrainSection(optimizer=NtAsgd(lr=7.0), epochs=1), 0.3) == 7.0
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 0.9))
 def test_one_cycle_rises_then_falls(a, b, warm_up):
     low, high = sorted((a, b))
-    assert 0 <= one_cycle(low, warm_up) <= 1
+    assert 0 <= rate(low, warmup=warm_up) <= 1
     if high < warm_up:
-        assert one_cycle(low, warm_up) <= one_cycle(high, warm_up)
+        assert rate(low, warmup=warm_up) <= rate(high, warmup=warm_up)
     elif low >= warm_up:
-        assert one_cycle(low, warm_up) >= one_cycle(high, warm_up)
+        assert rate(low, warmup=warm_up) >= rate(high, warmup=warm_up)

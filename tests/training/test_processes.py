@@ -10,8 +10,8 @@ from g2lstm import G2Error
 from g2lstm.recipes.write import recipe_to_toml
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.training.checkpoint import latest_checkpoint
-from g2lstm.training.processes import deaths_told
-from g2lstm.training.start import train
+from g2lstm.training.processes import deaths_explained
+from g2lstm.training.start import train_recipe as train
 from tests.training import pair
 from tests.training.launch import start_pair, start_torchrun, wait_for
 
@@ -77,7 +77,7 @@ def test_another_number_of_processes_goes_on_where_they_were(done, tmp_path):
         curve = curve_of(done, folder)
         expected = curve_of(done, name)["losses"]
         assert curve["losses"] == pytest.approx(expected[-len(curve["losses"]) :], rel=1e-4)
-        assert "1 process(es) before, 2 now: noise and dropout are drawn anew" in curve["messages"]
+        assert "1 process(es) before, 2 now: noise and dropout start new streams" in curve["messages"]
     for name, folder, recipe in (
         ("lm", "two-to-one", pair.lm_recipe(done / "data")),
         ("mt-tokens", "two-to-one-mt", pair.mt_recipe(done / "data", batch_tokens=120)),
@@ -132,12 +132,12 @@ def test_no_thread_of_gloo_outlives_python(done):
 
 TASKS = {"lm": ("noisy", pair.lm_recipe, 20), "mt": ("noisy-mt", pair.mt_recipe, 11)}
 DIES = (  # once: the second of two processes, at a step
-    "import os; from pathlib import Path; from g2lstm.cli import main; from g2lstm.training import start\n"
+    "import os; from pathlib import Path; from g2lstm.cli import main; from g2lstm.training.observe import Silent\n"
     "def die(self, progress, share, values):\n"
     "    if progress.step == int(os.environ['DIES_AT']) and not Path(os.environ['GRAVE']).exists():\n"
     "        Path(os.environ['GRAVE']).touch()\n"
     "        os.kill(os.getpid(), 9)\n"
-    "start.Silent.on_step = die\n"
+    "Silent.on_step = die\n"
     "main.main()\n"
 )
 
@@ -157,7 +157,7 @@ def test_a_process_that_dies_ends_the_other_with_a_clear_message(tmp_path, task)
     processes = start_pair(*command, DIES_AT=step, GRAVE=tmp_path / "grave")
     messages = wait_for(processes)
     assert [process.returncode for process in processes] == [2, -9], messages
-    assert "another process of this training has ended" in messages[0]
+    assert "another process of this training run has died" in messages[0]
     assert "Traceback" not in messages[0]
     assert 0 < latest_checkpoint(tmp_path / "run/checkpoints")[0]["progress"]["step"] < step
 
@@ -177,12 +177,12 @@ def test_torchrun_brings_a_run_back_with_one_restart(done, tmp_path, task, nodes
     assert [agent.returncode for agent in agents] == [0] * nodes, messages
     whole, died = state_of(done / name), state_of(out)
     assert all(torch.equal(died["model"][key], value) for key, value in whole["model"].items())
-    for only_once in ("going on from step ", "best validation "):
+    for only_once in ("continuing from step ", "best validation "):
         assert "".join(messages).count(only_once) == 1, messages
 
 
 def test_what_gloo_says_of_a_death_is_told_and_other_errors_are_not():
-    with pytest.raises(G2Error, match="another process of this training has ended.*--resume"), deaths_told():
+    with pytest.raises(G2Error, match="another process of this training run has died.*--resume"), deaths_explained():
         raise RuntimeError("[/pytorch/third_party/gloo/pair.cc:534] Connection closed by peer [127.0.0.1]:1")
-    with pytest.raises(RuntimeError, match="size mismatch"), deaths_told():
+    with pytest.raises(RuntimeError, match="size mismatch"), deaths_explained():
         raise RuntimeError("size mismatch")

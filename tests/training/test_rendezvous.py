@@ -7,7 +7,7 @@ import pytest
 from torch.distributed import HashStore
 
 from g2lstm import G2Error
-from g2lstm.training.rendezvous import agree, init_method
+from g2lstm.training.processes import agree, init_method
 
 SOON = timedelta(seconds=60)
 
@@ -54,7 +54,9 @@ def test_a_first_process_that_never_comes(monkeypatch):
     monkeypatch.setenv("MASTER_PORT", "29500")
     store = HashStore()
     meet(store, 2, (0, 1))
-    with pytest.raises(G2Error, match="process 1 of 2 has waited 0:00:00.2.* for the first one, at node-7:29500; see"):
+    with pytest.raises(
+        G2Error, match="process 1 of 2 has waited 0:00:00.2.* for the first one, at node-7:29500; check"
+    ):
         agree(store, 1, 2, timedelta(seconds=0.2))
 
 

@@ -13,9 +13,10 @@ from g2lstm import G2Error, load
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.recipes import parse_recipe
 from g2lstm.training.checkpoint import latest_checkpoint
-from g2lstm.training.loop import Interrupted
+from g2lstm.training.environment import Interrupted
+from g2lstm.training.observe import Silent
 from g2lstm.training.prepare import prepare
-from g2lstm.training.start import Silent, train
+from g2lstm.training.start import train_recipe as train
 from tests.training.observers import Silent as Watching
 
 
@@ -86,9 +87,7 @@ def test_finetuning_goes_on_without_the_run_that_it_began_with(tables, tmp_path)
 def test_resuming_with_another_recipe_says_what_differs(tables, tmp_path):
     train(parse_recipe(tables), tmp_path / "run", Silent())
     other = parse_recipe(tables, ["data.vocabulary=20", "train.minutes=3"])
-    with pytest.raises(
-        G2Error, match="data.vocabulary is not given there, 20 now; train.minutes is not given there, 3"
-    ):
+    with pytest.raises(G2Error, match="data.vocabulary was not set, is now 20; train.minutes was not set, is now 3"):
         train(other, tmp_path / "run", Silent(), resume=True)
 
 
@@ -144,7 +143,7 @@ def test_trainings_in_one_process_have_settings_of_their_own(tables, tmp_path):
 def test_two_trainings_at_once_in_one_process_are_refused(tables, tmp_path):
     class Starting(Silent):
         def on_step(self, progress, share, values):
-            with pytest.raises(G2Error, match="another training is under way in this Python process"):
+            with pytest.raises(G2Error, match="another training run is active in this Python process"):
                 train(parse_recipe(tables), tmp_path / "second", Silent())
             self.tried = True
 
@@ -160,7 +159,9 @@ def test_a_full_disk_in_any_file_is_told(tables, tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(RunDirectory, "append_metrics", full)
-    with pytest.raises(G2Error, match=r"the disk of .*run is full: .*No space left.*make room, then --resume"):
+    with pytest.raises(
+        G2Error, match=r"the disk of .*run is full: .*No space left.*free some space, then continue with --resume"
+    ):
         train(parse_recipe(tables), tmp_path / "run", Silent())
 
 
@@ -181,6 +182,6 @@ def test_a_start_that_was_cut_short_can_be_taken_up(tables, tmp_path):
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a GPU, which can do it")
 def test_float16_needs_a_gpu(tables, tmp_path):
-    with pytest.raises(G2Error, match='train.precision = "fp16" needs a GPU, and there is none; use "bf16" or "fp32"'):
+    with pytest.raises(G2Error, match='train.precision = "fp16" needs a GPU, but there is none; use "bf16" or "fp32"'):
         train(parse_recipe(tables, ["train.precision=fp16"]), tmp_path / "run", Silent())
     assert not (tmp_path / "run").exists()

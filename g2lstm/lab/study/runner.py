@@ -14,9 +14,9 @@ from g2lstm.lab.study.plan import Measurement, Plan, Study
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.recipes import Recipe
 from g2lstm.tasks.task import Validation
-from g2lstm.training.loop import Observer
-from g2lstm.training.progress import Progress
-from g2lstm.training.start import train
+from g2lstm.training.observe import Observer
+from g2lstm.training.progress import TrainingProgress
+from g2lstm.training.start import train_recipe
 
 TRAINING = "training"
 _UNKNOWN_TRAINING, _UNKNOWN_MEASUREMENT = 300.0, 10.0  # seconds, for a run that nothing is known of
@@ -151,10 +151,10 @@ class _Noting:
     def __init__(self, watcher: Watcher, path: Path, start: str | None) -> None:
         self.watcher, self.path, self.start = watcher, path, start
 
-    def on_step(self, progress: Progress, share: float, values: dict[str, float]) -> None:
+    def on_step(self, progress: TrainingProgress, share: float, values: dict[str, float]) -> None:
         self.watcher.on_step(progress, share, values)
 
-    def on_validation(self, progress: Progress, validation: Validation, is_best: bool) -> None:
+    def on_validation(self, progress: TrainingProgress, validation: Validation, is_best: bool) -> None:
         if self.start is not None and progress.step == 0:
             results.keep_start(self.path, self.start)
         self.watcher.on_validation(progress, validation, is_best)
@@ -173,7 +173,7 @@ def _do(number: int, job: Job, out: Path, watcher: Watcher, data_dir: Path | Non
             raise G2Error(f"it starts from {earlier}, which has not been trained")
         start = None if earlier is None or is_begun else results.weights_of(out / earlier)
         watcher.on_stage(number, job, TRAINING)
-        train(job.recipe, path, _Noting(watcher, path, start), resume=True, data_dir=data_dir)
+        train_recipe(job.recipe, path, _Noting(watcher, path, start), resume=True, data_dir=data_dir)
     if results.keep_training(path) is None:
         raise G2Error(f"{path} holds no finished training; `g2lstm train {path / 'recipe.toml'} --resume` tells why")
     measuring = Measuring(path, data_dir)

@@ -18,14 +18,14 @@ from g2lstm.runs.scoring import cache_settings, score_language, score_translatio
 from g2lstm.tasks.lm.cache import tune_cache
 from g2lstm.tasks.lm.evaluate import perplexity
 from g2lstm.tasks.recipes import load_recipe
-from g2lstm.training.start import train
+from g2lstm.training.start import train_recipe
 from tests.lab.study.toys import Noting, of_language, of_translation, write_pairs, write_text
 
 SPEC = "gates=svd:1"
 
 
 def trained_run(folder, recipe, overrides):
-    train(load_recipe(recipe, overrides), folder, Noting())
+    train_recipe(load_recipe(recipe, overrides), folder, Noting())
     return folder
 
 

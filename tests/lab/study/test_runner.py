@@ -15,7 +15,7 @@ from g2lstm.lab.study.plan import Column, Measurement, Study, TablePlan, methods
 from g2lstm.lab.study.runner import TRAINING, as_they_are, carry_out, jobs_of, left_out
 from g2lstm.lab.study.table import build
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.training.loop import Interrupted
+from g2lstm.training.environment import Interrupted
 from tests.lab.study.toys import Noting, of_language, write_text
 
 COLUMNS = (
@@ -259,7 +259,7 @@ def test_what_was_cut_is_resumed_and_ends_as_if_nothing_had_happened(finished, t
     assert (out / moved.plans[0].name / "checkpoints").is_dir()
     watcher = Noting()
     assert carry_out(jobs[:1], out, watcher) == {}
-    assert any("going on from step" in message for message in watcher.messages)
+    assert any("continuing from step" in message for message in watcher.messages)
     name = moved.plans[0].name
     ours, theirs = (RunDirectory(folder / name).load_weights() for folder in (out, whole))
     assert all((ours[key] == theirs[key]).all() for key in theirs)

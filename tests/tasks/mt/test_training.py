@@ -15,7 +15,9 @@ from g2lstm.tasks.mt.training import TranslationLoss, TranslationTask
 from g2lstm.tasks.recipes import parse_recipe
 from g2lstm.tasks.task import Validation
 from g2lstm.text.pairs import PairFiles, prepare_pairs, prepare_tokenizers
-from g2lstm.training.loop import Interrupted, Progress, Trainer
+from g2lstm.training.environment import Interrupted
+from g2lstm.training.loop import Trainer
+from g2lstm.training.progress import TrainingProgress
 from tests.training.observers import Silent
 
 ADAMW = {"name": "adamw", "lr": 0.01}
@@ -156,7 +158,7 @@ def test_patience_ends_training(data, tmp_path):
         progress = make_trainer(data, tmp_path / f"run{patience}", observer, **still).train()
         assert progress.epoch == patience
         assert progress.finished
-        assert f"{several} without a better one: training ends" in observer.messages
+        assert f"{several} without improvement: training ends" in observer.messages
 
 
 def test_of_equal_criteria_the_lower_loss_is_better(data, tmp_path):
@@ -169,8 +171,8 @@ def test_of_equal_criteria_the_lower_loss_is_better(data, tmp_path):
 
 
 def test_checkpoints_of_earlier_versions_know_no_best_loss():
-    saved = {name: value for name, value in vars(Progress(best=-12.5)).items() if name != "best_loss"}
-    assert Progress.restored(saved) == Progress(best=-12.5)
+    saved = TrainingProgress(best=-12.5).model_dump(exclude={"best_loss"})
+    assert TrainingProgress.model_validate(saved) == TrainingProgress(best=-12.5)
 
 
 def test_where_no_reference_has_four_words_the_loss_decides(data, tmp_path):
