@@ -2,20 +2,21 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 
-from packaging.requirements import Requirement
+import pytest
 from packaging.utils import canonicalize_name
+
+from tests import requirements
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "g2lstm"
 FILES = sorted(PACKAGE.rglob("*.py"))
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CORE = ["errors", "version", "files", "nn", "compression"]
 
 
@@ -34,18 +35,6 @@ def test_files_are_short():
     assert {name: length for name, length in lengths.items() if length > 350} == {}, "does each hold one idea?"
 
 
-def distributions(requirements: list[str]) -> set[str]:
-    """The canonical names of what is required, with those of our own extras where they are."""
-    names = set()
-    for requirement in map(Requirement, requirements):
-        if requirement.name == "g2lstm":
-            for extra in requirement.extras:
-                names |= distributions(PROJECT["optional-dependencies"][extra])
-        else:
-            names.add(canonicalize_name(requirement.name))
-    return names
-
-
 def external_imports(path: Path, owners: Mapping[str, list[str]]) -> Iterator[tuple[str, bool]]:
     """The distributions that a file imports, each with whether that happens as soon as the file is imported."""
     for node in ast.walk(ast.parse(path.read_text())):
@@ -57,8 +46,8 @@ def external_imports(path: Path, owners: Mapping[str, list[str]]) -> Iterator[tu
 
 def test_every_package_imports_what_its_extra_brings():
     """The core imports nothing else, not even inside a function; other packages may import other extras there."""
-    core = distributions(PROJECT["dependencies"])
-    extras = {name: core | distributions(PROJECT["optional-dependencies"][name]) for name in ("text", "view", "export")}
+    core = requirements.direct(requirements.CORE)
+    extras = {name: core | requirements.direct(requirements.EXTRAS[name]) for name in ("text", "view", "export")}
     assert core == {"torch", "numpy", "safetensors"}
     owners = metadata.packages_distributions()
     for path in FILES:
@@ -83,7 +72,49 @@ def test_importing_the_package_is_silent_and_light():
 import sys, g2lstm
 assert "torch" not in sys.modules
 g2lstm.G2LSTM
+assert "torch._dynamo" not in sys.modules, "the compiler would double the time that an import takes"
 print(sorted(set({heavy}) & set(sys.modules)))
 """
     done = python(code)
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+BLOCKER = """
+import sys
+
+class Finder:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in {blocked!r} else self.finder.find_spec(name, path, target)
+
+sys.meta_path[:] = map(Finder, sys.meta_path)
+"""
+
+
+def without_extras(code: str) -> subprocess.CompletedProcess[str]:
+    """Runs code where nothing can be imported that `pip install g2lstm` does not bring."""
+    core = requirements.closure(requirements.CORE)
+    owners = metadata.packages_distributions()
+    blocked = {module for module, names in owners.items() if not core & {canonicalize_name(name) for name in names}}
+    assert {"typer", "pydantic", "tokenizers", "onnx"} <= blocked
+    return python(BLOCKER.format(blocked=blocked - {"g2lstm"}) + code)
+
+
+def test_the_core_runs_without_the_extras():
+    parts = [path.relative_to(ROOT).with_suffix("").parts for path in FILES]
+    modules = [".".join(part).removesuffix(".__init__") for part in parts if part[1] in CORE]
+    examples = "".join(
+        re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    )
+    assert "convert_" in examples
+    done = without_extras(f"import torch, {', '.join(modules)}\nmodel = torch.nn.LSTM(4, 4)\n{examples}")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("code", ["import g2lstm; g2lstm.load('run')", "import g2lstm.__main__ as m; m.main()"])
+def test_what_needs_an_extra_says_which(code):
+    done = without_extras(code)
+    assert "needs the packages of the extra 'text'" in done.stderr
+    assert "pip install 'g2lstm[text]'" in done.stderr

@@ -6,47 +6,27 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tomllib
 import zipfile
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.requirements import CORE, PYPROJECT, closure
+
 ROOT = Path(__file__).parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TOY = [
     "--set", "model.embedding=16", "--set", "model.hidden=16", "--set", "train.minutes=", "--set", "train.epochs=1",
     "--set", "train.batch_size=64",
 ]  # fmt: skip
 
 
-def everything_needed() -> set[str]:
-    """The names of what the package and its extras need, and what that needs in turn, on this system."""
-    waiting = [*PROJECT["dependencies"], *(one for extra in PROJECT["optional-dependencies"].values() for one in extra)]
-    waiting += tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
-    seen: dict[str, set[str]] = {}
-    while waiting:
-        requirement = Requirement(waiting.pop())
-        name, extras = canonicalize_name(requirement.name), {"", *requirement.extras}
-        new = extras - seen.get(name, set())
-        if name == "g2lstm" or not new:
-            continue
-        seen[name] = seen.get(name, set()) | extras
-        for inner in metadata.requires(name) or ():
-            marker = Requirement(inner).marker
-            if marker is None or any(marker.evaluate({"extra": extra}) for extra in new):
-                waiting.append(inner)
-    return set(seen)
-
-
 def test_constraints_pin_all_that_is_installed_and_no_more():
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = {canonicalize_name(name): version for name, version in (li.split("==") for li in lines if li[0] != "#")}
-    needed = everything_needed()
+    needed = closure(["g2lstm[dev]", *CORE, *PYPROJECT["build-system"]["requires"]])
     assert needed - set(pins) == set()
     assert set(pins) - needed == set()
     for name in needed:
