@@ -89,7 +89,8 @@ def train(
 
     Examples: `g2lstm train ptb-small`, `g2lstm train my.toml --set model.method=sigmoid --resume`
     """
-    from g2lstm.tasks.recipes import load_recipe, shipped_recipes
+    from g2lstm.recipes.files import shipped_recipes
+    from g2lstm.tasks.recipes import load_recipe
 
     if recipe == "list":
         for shipped in shipped_recipes():

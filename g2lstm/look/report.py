@@ -12,7 +12,7 @@ from g2lstm.look.reading import Reading, read_sentence
 from g2lstm.look.report_page import heat_map, page
 from g2lstm.look.report_sections import Runs, compression, counts_file, curves, histograms, scores, settings
 from g2lstm.look.runs import count_some, example_sentences, named_runs
-from g2lstm.recipes.write import recipe_to_toml
+from g2lstm.recipes.files import recipe_to_toml
 from g2lstm.runs.trained import load
 from g2lstm.version import __version__
 

@@ -1,110 +1,89 @@
-"""Says what is wrong with a recipe: the key, the value got, what is allowed, and which key may have been meant."""
+"""Explains what is wrong with a recipe: the key, its value, what is allowed, and which key was probably meant."""
 
 import json
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
-MOST_TOLD = 50
-_LONGEST_KEY = 100
-_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+MAX_PROBLEMS = 50
+_MAX_KEY = 100  # characters
+_MAX_VALUE = 60
 
 
 def problems_of(error: ValidationError, recipe: type[BaseModel]) -> list[str]:
-    """One line for each thing that is wrong, up to fifty."""
-    return [_problem(detail, recipe) for detail in error.errors(include_url=False)[:MOST_TOLD]]
+    """One line for each mistake, up to fifty."""
+    return [_problem(detail, recipe) for detail in error.errors(include_url=False)[:MAX_PROBLEMS]]
 
 
 def dotted_keys(section: type[BaseModel], before: str = "") -> Iterator[str]:
-    """Every key below a section, with dots: "model.hidden"."""
-    for name, field in section.model_fields.items():
-        key = f"{before}{field.alias or name}"
-        yield key
-        for inner in _sections(field.annotation):
-            yield from dotted_keys(inner, f"{key}.")
+    """Every key in a section and below, with dots: "model.hidden"."""
+    for name, field in _fields(section).items():
+        yield f"{before}{name}"
+        for inner in _sections(field):
+            yield from dotted_keys(inner, f"{before}{name}.")
+
+
+def setting(key: str, value: Any) -> str:
+    """A key and its value as a message shows them, abbreviated if long: `model.hidden = 0`."""
+    try:
+        text = json.dumps(value, default=str, ensure_ascii=False)
+    except ValueError:
+        text = "a number of thousands of digits"
+    return f"{_abbreviate(key, _MAX_KEY)} = {_abbreviate(text, _MAX_VALUE)}"
 
 
 def _problem(detail: Mapping[str, Any], recipe: type[BaseModel]) -> str:
-    whole_key, section, kind = _locate(detail["loc"], recipe)
-    key = whole_key if len(whole_key) <= _LONGEST_KEY else f"{whole_key[: _LONGEST_KEY - 3]}..."
-    got = f"{key} = {shown(detail['input'])}"
+    key, section = _locate(detail["loc"], recipe)
+    value, context = detail["input"], detail.get("ctx", {})
     match detail["type"]:
         case "extra_forbidden":
-            return f"{key} is not a key{_meant(key, section, recipe)}"
+            return f"{_abbreviate(key, _MAX_KEY)} is not a key{_meant(key, section, recipe)}"
         case "missing":
-            return f"{key} is missing: must be {_allowed(kind)}"
+            return f"{key} is missing"
         case "value_error":
-            reason = str(detail["ctx"]["error"])
-            return f"{key}: {reason}" if isinstance(detail["input"], Mapping | None) else f"{got}: {reason}"
-        case "union_tag_invalid" | "union_tag_not_found":
-            tag = detail["ctx"]["discriminator"].strip("'")
-            names = [_allowed(member.model_fields[tag].annotation) for member in _sections(kind)]
-            value = detail["input"].get(tag) if isinstance(detail["input"], Mapping) else None
-            got = f"{key}.{tag} is missing" if value is None else f"{key}.{tag} = {shown(value)}"
-            return f"{got}: must be {' or '.join(names)}"
-        case "finite_number":
-            return f"{got}: must be {_allowed(kind).replace('a number', 'a finite number')}"
-    return f"{got}: must be {_allowed(kind)}"
+            given = key if isinstance(value, Mapping | None) else setting(key, value)
+            return f"{given}: {context['error']}"
+        case "union_tag_invalid":
+            tag = context["discriminator"].strip("'")
+            return f"{setting(f'{key}.{tag}', value[tag])}: must be one of {context['expected_tags']}"
+        case "model_type" | "model_attributes_type":
+            return f"{setting(key, value)}: must be a section with its own keys"
+    reason = detail["msg"].replace("Input should", "must").replace("String should", "must")
+    return f"{setting(key, value)}: {reason}"
 
 
-def _locate(loc: Sequence[int | str], recipe: type[BaseModel]) -> tuple[str, type[BaseModel], Any]:
-    """The dotted key, the section it stands in, and the type it should have (None if there is no such key)."""
+def _locate(loc: Sequence[int | str], recipe: type[BaseModel]) -> tuple[str, type[BaseModel]]:
+    """The dotted key of a place in a recipe, and the section it belongs to."""
     keys: list[str] = []
-    section = recipe
-    kind: Any = None
-    parts = [str(part) for part in loc]
-    while parts:
-        part = parts.pop(0)
+    section, inner = recipe, [recipe]
+    for part in map(str, loc):
+        if len(inner) > 1:  # among several kinds of section, this part is the name of one, not a key
+            inner = [one for one in inner if one.model_fields["name"].default == part]
+            continue
         keys.append(part)
-        field = next((f for name, f in section.model_fields.items() if part == (f.alias or name)), None)
-        if field is None:
-            return ".".join([*keys, *parts]), section, None
-        kind = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
-        inner = _sections(field.annotation)
-        if parts and len(inner) > 1:  # of several kinds of section the next part says which
-            tag = parts.pop(0)
-            inner = [one for one in inner if any(tag in get_args(f.annotation) for f in one.model_fields.values())]
-        if parts and inner:
-            section = inner[0]
-    return ".".join(keys), section, kind
+        section, inner = (inner or [section])[0], []
+        if field := _fields(section).get(part):
+            inner = _sections(field)
+    return ".".join(keys), section
 
 
-def _sections(kind: Any) -> list[type[BaseModel]]:
+def _fields(section: type[BaseModel]) -> dict[str, FieldInfo]:
+    return {field.alias or name: field for name, field in section.model_fields.items()}
+
+
+def _sections(field: FieldInfo) -> list[type[BaseModel]]:
+    kind = field.annotation
     members = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     return [member for member in members if isinstance(member, type) and issubclass(member, BaseModel)]
 
 
-def _allowed(kind: Any, limits: Mapping[str, float] = types.MappingProxyType({})) -> str:
-    """What a value of this type may be, in words."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        found = dict(limits)
-        for item in arguments[1:]:
-            for each in getattr(item, "metadata", [item]):
-                found |= {name: getattr(each, name) for name in ("gt", "ge", "lt", "le") if hasattr(each, name)}
-        return _allowed(arguments[0], found)
-    if origin is Literal:
-        return ("one of " if len(arguments) > 1 else "") + ", ".join(json.dumps(choice) for choice in arguments)
-    if origin in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(_allowed(one, limits) for one in arguments if one is not types.NoneType))
-    if _sections(kind):
-        return "a section with keys of its own"
-    return _NAMES.get(kind, "something else") + _in_words(limits)
-
-
-def _in_words(limits: Mapping[str, float]) -> str:
-    low = f"at least {limits['ge']}" if "ge" in limits else f"above {limits['gt']}" if "gt" in limits else ""
-    high = f"at most {limits['le']}" if "le" in limits else f"below {limits['lt']}" if "lt" in limits else ""
-    bounds = " and ".join(bound for bound in (low, high) if bound)
-    return f", {bounds}" if bounds else ""
-
-
 def _meant(key: str, section: type[BaseModel], recipe: type[BaseModel]) -> str:
     above, _, last = key.rpartition(".")
-    siblings = [field.alias or name for name, field in section.model_fields.items()]
+    siblings = list(_fields(section))
     if close := get_close_matches(last, siblings, n=1):
         return f"; did you mean {f'{above}.' if above else ''}{close[0]}?"
     elsewhere: dict[str, str] = {}
@@ -115,10 +94,5 @@ def _meant(key: str, section: type[BaseModel], recipe: type[BaseModel]) -> str:
     return f"; {above or 'a recipe'} has: {', '.join(siblings)}"
 
 
-def shown(value: Any) -> str:
-    """A value of a recipe as a message has it, shortened."""
-    try:
-        text = json.dumps(value, default=str, ensure_ascii=False)
-    except ValueError:
-        text = "a number of thousands of digits"
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def _abbreviate(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -1,28 +1,36 @@
-"""Parts of a recipe that every task has: gates, optimizers, and how long and how to train."""
+"""The parts of a recipe that all tasks share: data, gates, optimizers, and how to train."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from g2lstm.nn.lstm import DEFAULT_TAU
+from g2lstm.text.registry import data_set
+from g2lstm.text.tokenize import MIN_BPE_VOCABULARY
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
-Width = Annotated[int, Field(ge=1, le=2**20)]  # beyond what trains, and no product of two is beyond 64 bits
+Width = Annotated[int, Field(ge=1, le=2**20)]  # more than can be trained, and the product of two fits into 64 bits
 Layers = Annotated[int, Field(ge=1, le=256)]
+Vocabulary = Annotated[int, Field(ge=3, lt=2**31)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 DropProbability = Annotated[float, Field(ge=0, lt=1)]
+
+_NEEDS = {
+    "lm": "this data set is for translation; language modelling needs plain text, such as ptb",
+    "mt": "this data set is plain text; translation needs sentence pairs, such as embedded-mt",
+}
 
 
 def _can_be_a_folder(name: str) -> str:
     try:
         path = Path(name).expanduser()
     except RuntimeError:
-        raise ValueError("there is no such user's folder") from None
+        raise ValueError("there is no such user") from None
     if "\0" in name or len(str(path).encode()) > 4000 or any(len(part.encode()) > 255 for part in path.parts):
-        raise ValueError("no folder can be called so")
+        raise ValueError("no folder can have this name")
     return name
 
 
@@ -30,17 +38,59 @@ FolderName = Annotated[str, AfterValidator(_can_be_a_folder)]
 
 
 class Section(BaseModel):
-    """A table of a recipe: unknown keys, text for a number and infinities are errors; values do not change later."""
+    """A table of a recipe, immutable; unknown keys, text instead of numbers, and infinities are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, validate_by_alias=True)
 
 
-class GateSection(Section):
-    """The gates of `G2LSTM`, whose arguments these are.
+class DataSection(Section):
+    """The data: a named set or a folder, and how text becomes tokens.
 
     Attributes:
-        method: "gumbel" (the paper's G2), "sigmoid" (a plain LSTM) or "sharpened".
-        tau: temperature; that of the method if not given.
+        name: of a data set; or
+        path: a folder with the user's own files.
+        tokenizer: "word" for whatever stands between white space, "bpe" for byte-pair encoding.
+        vocabulary: the maximum number of tokens; all words if not given.
+        min_frequency: words rarer than this become <unk>; pairs rarer than this are not merged.
+        lowercase: convert the text to lower case first.
+    """
+
+    task: ClassVar[str]
+    name: str | None = None
+    path: FolderName | None = Field(default=None, validate_default=True)
+    tokenizer: Literal["word", "bpe"] = "word"
+    vocabulary: Vocabulary | None = Field(default=None, validate_default=True)
+    min_frequency: Count = 1
+    lowercase: bool = False
+
+    @field_validator("name")
+    @classmethod
+    def _is_known(cls, name: str | None) -> str | None:
+        if name is not None and data_set(name).task != cls.task:
+            raise ValueError(_NEEDS[cls.task])
+        return name
+
+    @field_validator("path")
+    @classmethod
+    def _is_either(cls, path: str | None, others: ValidationInfo) -> str | None:
+        if "name" in others.data and (others.data["name"] is None) == (path is None):
+            raise ValueError("give either data.name or data.path, but not both")
+        return path
+
+    @field_validator("vocabulary")
+    @classmethod
+    def _is_enough(cls, vocabulary: int | None, others: ValidationInfo) -> int | None:
+        if others.data.get("tokenizer") == "bpe" and (vocabulary is None or vocabulary < MIN_BPE_VOCABULARY):
+            raise ValueError(f'the tokenizer "bpe" needs a vocabulary of at least {MIN_BPE_VOCABULARY}, such as 8000')
+        return vocabulary
+
+
+class GateSection(Section):
+    """The gates: arguments of `G2LSTM`.
+
+    Attributes:
+        method: "gumbel" (the paper's G²), "sigmoid" (a plain LSTM) or "sharpened".
+        tau: temperature; by default the method's own.
         noise_rate: probability that a gate element gets noise.
         gates: which gates are pushed to 0 or 1.
         eval_gate: how gates are computed in evaluation.
@@ -61,17 +111,17 @@ class GateSection(Section):
 
 
 class AdamW(Section):
-    """AdamW with a one-cycle schedule: the learning rate rises, then falls, over the whole of the training.
+    """AdamW with a one-cycle schedule: the learning rate rises, then falls, over the whole training.
 
     Attributes:
         name: which optimizer this is.
         lr: the highest learning rate.
         weight_decay: decoupled.
-        beta1: of the mean of gradients.
-        beta2: of the mean of their squares.
+        beta1: decay of the mean of gradients.
+        beta2: decay of the mean of their squares.
         epsilon: added to the denominator.
-        warmup: share of the training in which the learning rate rises.
-        final_lr: the last learning rate as a share of `lr`.
+        warmup: share of the training during which the learning rate rises.
+        final_lr: the last learning rate, as a share of `lr`.
     """
 
     name: Literal["adamw"] = "adamw"
@@ -85,14 +135,14 @@ class AdamW(Section):
 
 
 class NtAsgd(Section):
-    """SGD that begins to average its weights when validation stops improving: the paper's, with its settings.
+    """SGD that starts to average its weights when validation stops improving, with the paper's settings.
 
     Attributes:
         name: which optimizer this is.
-        lr: learning rate.
+        lr: the learning rate.
         weight_decay: added to the gradient.
-        window: how many validations without a better one are waited for: the non-monotone trigger.
-        start: "sgd" to switch to averaging by the trigger; "asgd" to average from the start and stop by the trigger.
+        window: how many validations without improvement set off the non-monotone trigger.
+        start: "sgd" to start averaging when triggered; "asgd" to average from the start and stop when triggered.
     """
 
     name: Literal["ntasgd"] = "ntasgd"
@@ -103,11 +153,11 @@ class NtAsgd(Section):
 
 
 class AdaDelta(Section):
-    """AdaDelta, which needs no learning rate: the paper's for translation.
+    """AdaDelta, which needs no learning rate; the paper uses it for translation.
 
     Attributes:
         name: which optimizer this is.
-        lr: what its updates are multiplied by.
+        lr: a factor on its updates.
         rho: decay of the means of squares.
         epsilon: added under the roots.
         weight_decay: added to the gradient.
@@ -125,12 +175,12 @@ class TrainSection(Section):
 
     Attributes:
         optimizer: "adamw", "ntasgd" or "adadelta" under `name`, with its settings.
-        epochs: passes over the training data at most.
-        minutes: wall-clock budget that the schedule is fitted to; with epochs given too, whichever ends first.
+        epochs: the maximum number of passes over the training data.
+        minutes: wall-clock budget that the schedule is fitted to; if epochs are given too, whichever ends first.
         seed: of everything random.
-        clip: norm that gradients are clipped to; 0 for no clipping.
-        patience: stop after so many validations without a better one; never if not given.
-        checkpoint_minutes: how often the state is saved between validations.
+        clip: maximum norm of the gradients; 0 for no clipping.
+        patience: stop after this many validations without improvement; never if not given.
+        checkpoint_minutes: how often to save the state between validations.
         precision: "fp32", "bf16" or, on a GPU, "fp16" with a scaled loss.
         finetune_from: a run directory whose weights training starts from.
     """
@@ -155,7 +205,7 @@ class TrainSection(Section):
     @field_validator("minutes")
     @classmethod
     def _has_an_end(cls, minutes: float | None, others: ValidationInfo) -> float | None:
-        # An epochs that is wrong is absent here, and has an error of its own.
+        # If `epochs` is wrong, it is absent here and has its own error.
         if minutes is None and others.data.get("epochs", 0) is None:
-            raise ValueError("give train.epochs or train.minutes or both, so that training has an end")
+            raise ValueError("give train.epochs or train.minutes or both, so that training ends")
         return minutes

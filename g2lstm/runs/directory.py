@@ -17,9 +17,8 @@ from torch import Tensor
 from g2lstm.compression.header import ENTRY, parse_header, spec_of
 from g2lstm.errors import G2Error
 from g2lstm.files import parse_json, read_bounded, read_json, write_atomically
-from g2lstm.recipes.sealed import seal
-from g2lstm.recipes.write import recipe_to_toml, tables_hash
-from g2lstm.tasks.recipes import TASKS, Recipe, load_recipe, read_tables, task_of
+from g2lstm.recipes.files import read_tables, recipe_to_toml, seal, tables_hash
+from g2lstm.tasks.recipes import TASKS, Recipe, load_recipe, task_of
 from g2lstm.text.tokenize import Tokenizer
 
 TABLE = "compression.json"  # of a compressed run: what compressing gained and cost

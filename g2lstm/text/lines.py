@@ -1,6 +1,7 @@
 """Reads text files line by line: UTF-8 or a clear error, in memory that does not grow with the file."""
 
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
@@ -84,12 +85,12 @@ def check_has_text(path: Path) -> None:
             return
 
 
-def count_lines(path: Path) -> int:
-    """The number of lines in a file; the last may lack its ending."""
-    count, last = 0, b"\n"
+def count_lines(path: Path, stop: int | None = None) -> int:
+    """The number of lines in a file, or of those that begin before byte `stop`; the last may lack its ending."""
+    count, last, left = 0, b"\n", math.inf if stop is None else stop
     with open_to_read(path) as file:
-        while chunk := file.read(PIECE_BYTES):
-            count, last = count + chunk.count(b"\n"), chunk[-1:]
+        while chunk := file.read(int(min(left, PIECE_BYTES))):
+            count, last, left = count + chunk.count(b"\n"), chunk[-1:], left - len(chunk)
     return count + (last != b"\n")
 
 
@@ -139,14 +140,5 @@ def _decode(piece: bytes, path: Path, offset: int) -> str:
     except UnicodeDecodeError as error:
         raise G2Error(
             f"{path} is not UTF-8 text: byte 0x{piece[error.start]:02x} at offset {offset + error.start}, line "
-            f"{_count_newlines(path, offset) + 1}; convert the file, for example with: iconv -f latin1 -t utf-8"
+            f"{count_lines(path, offset + 1)}; convert the file, for example with: iconv -f latin1 -t utf-8"
         ) from None
-
-
-def _count_newlines(path: Path, stop: int) -> int:
-    """How many lines end within the first `stop` bytes of a file."""
-    count = 0
-    with open_to_read(path) as file:
-        while stop > 0 and (chunk := file.read(min(stop, PIECE_BYTES))):
-            count, stop = count + chunk.count(b"\n"), stop - len(chunk)
-    return count

@@ -9,7 +9,7 @@ from accelerate import Accelerator
 
 from g2lstm.errors import G2Error
 from g2lstm.files import is_disk_full
-from g2lstm.recipes.write import differences
+from g2lstm.recipes.files import differences
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load
 from g2lstm.tasks.lm.trained import TrainedLanguageModel

@@ -22,7 +22,7 @@ from g2lstm.look.report_charts import (
 )
 from g2lstm.look.report_page import colour_of
 from g2lstm.look.runs import SAMPLES
-from g2lstm.recipes.write import recipe_hash
+from g2lstm.recipes.files import recipe_hash
 from g2lstm.runs.directory import RunDirectory
 from tests.look.toys import language_run, translation_run
 

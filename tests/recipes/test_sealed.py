@@ -3,8 +3,7 @@
 import pytest
 
 from g2lstm.errors import G2Error
-from g2lstm.recipes.sealed import seal
-from g2lstm.recipes.write import recipe_to_toml
+from g2lstm.recipes.files import recipe_to_toml, seal
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.recipes import load_recipe, parse_recipe
 
@@ -31,9 +30,7 @@ def test_no_truncation_reads_as_a_whole_recipe(run):
         with pytest.raises(G2Error):
             load_recipe(run.recipe_file)
     run.recipe_file.write_text(text[: text.index("[evaluate")])  # this would be a complete recipe
-    with pytest.raises(
-        G2Error, match=r"run/recipe.toml is truncated: its last line should be '# end'; put back a copy"
-    ):
+    with pytest.raises(G2Error, match=r"run/recipe.toml is truncated: its last line should be '# end'; restore it"):
         load_recipe(run.recipe_file)
 
 
@@ -49,7 +46,7 @@ def test_a_newer_version_is_told_before_its_keys_are_read(run):
     text = run.recipe_file.read_text().replace("version 1", "version 7")
     run.recipe_file.write_text(text.replace("[data]", '[data]\nflavour = "new"'))
     for reading in (lambda: RunDirectory.open(run.path), lambda: RunDirectory.open(run.path, task="mt")):
-        with pytest.raises(G2Error, match=r"recipe.toml is of version 7, this g2lstm reads up to 1; install a newer"):
+        with pytest.raises(G2Error, match=r"recipe.toml has version 7, but this g2lstm reads only up to 1; upgrade"):
             reading()
 
 
@@ -65,5 +62,5 @@ def test_another_task_is_told_before_its_keys_are_read(run):
 @pytest.mark.parametrize("text", ["", " \n"])
 def test_an_empty_recipe(tmp_path, text):
     (tmp_path / "recipe.toml").write_text(text)
-    with pytest.raises(G2Error, match="recipe.toml is empty; if it is a run's, put back a copy of it, or train anew"):
+    with pytest.raises(G2Error, match="recipe.toml is empty; if it belongs to a run, restore it from a copy, or"):
         _ = RunDirectory(tmp_path).recipe

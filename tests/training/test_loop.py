@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 
 from g2lstm import G2Error
-from g2lstm.recipes.write import recipe_hash
+from g2lstm.recipes.files import recipe_hash
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.models import build_language_model
 from g2lstm.tasks.lm.training import LanguageModelTask

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from g2lstm import G2Error
-from g2lstm.recipes.write import recipe_to_toml
+from g2lstm.recipes.files import recipe_to_toml
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.training.checkpoint import latest_checkpoint
 from g2lstm.training.processes import deaths_explained

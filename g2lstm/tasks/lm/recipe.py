@@ -4,9 +4,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from g2lstm.recipes.data import DataSection
 from g2lstm.recipes.sections import (
     Count,
+    DataSection,
     DropProbability,
     GateSection,
     Layers,

@@ -4,11 +4,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from g2lstm.recipes.data import DataSection, Vocabulary
 from g2lstm.recipes.sections import (
     AdaDelta,
     AdamW,
     Count,
+    DataSection,
     DropProbability,
     GateSection,
     Layers,
@@ -16,6 +16,7 @@ from g2lstm.recipes.sections import (
     NtAsgd,
     Section,
     TrainSection,
+    Vocabulary,
     Width,
 )
 

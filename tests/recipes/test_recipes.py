@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from g2lstm.errors import G2Error
 from g2lstm.nn.checks import METHODS
 from g2lstm.nn.gate import EVAL_GATES, NOISY_GATES
-from g2lstm.recipes.overrides import apply_overrides, parse_value
+from g2lstm.recipes.files import apply_overrides, parse_value, recipe_hash, recipe_to_toml, shipped_recipes
 from g2lstm.recipes.problems import dotted_keys
 from g2lstm.recipes.sections import AdaDelta, AdamW, GateSection, NtAsgd
-from g2lstm.recipes.write import recipe_hash, recipe_to_toml
 from g2lstm.tasks.mt.recipe import MtRecipe
-from g2lstm.tasks.recipes import load_recipe, parse_recipe, shipped_recipes
+from g2lstm.tasks.recipes import load_recipe, parse_recipe
 from g2lstm.text import registry
 
 SMALLEST: Mapping[str, Any] = {"task": "lm", "data": {"name": "embedded"}, "train": {"epochs": 1}}
@@ -97,7 +96,7 @@ def test_the_translation_recipes_are_the_papers() -> None:
         ),
         (["train.batch_size="], "give either train.batch_size or train.batch_tokens, and not both"),
         (["model.tied=all"], 'model: model.tied = "all" needs one vocabulary for both sides: set data.joint = true'),
-        (["data.name=ptb"], "this data set is plain text; translation needs one of sentence pairs"),
+        (["data.name=ptb"], "this data set is plain text; translation needs sentence pairs"),
         (["data.tokenizer=bpe", "data.vocabulary=9"], 'the tokenizer "bpe" needs a vocabulary of at least'),
         (["model.hiden=3"], "model.hiden is not a key; did you mean model.hidden?"),
     ],
@@ -158,43 +157,41 @@ def test_a_recipe_does_not_change() -> None:
         ("data.zzz=3", "data.zzz is not a key; data has: name, path, tokenizer, vocabulary, min_frequency, lowercase"),
         ("evaluate.cache.lambda_=0.1", "evaluate.cache.lambda_ is not a key; did you mean evaluate.cache.lambda?"),
         ("train.optimizer.windw=3", "train.optimizer.windw is not a key; did you mean train.optimizer.window?"),
-        ("model.hidden=big", 'model.hidden = "big": must be a whole number, at least 1'),
-        ("model.hidden=0", "model.hidden = 0: must be a whole number, at least 1"),
-        ("model.hidden=1.5", "model.hidden = 1.5: must be a whole number, at least 1"),
-        ("model.hidden=true", "model.hidden = true: must be a whole number, at least 1"),
-        ("model.tau=0", "model.tau = 0: must be a number, above 0"),
-        ("model.tau=inf", "model.tau = Infinity: must be a finite number, above 0"),
-        ("model.noise_rate=2", "model.noise_rate = 2: must be a number, at least 0 and at most 1"),
-        ("model.dropout.words=1", "model.dropout.words = 1: must be a number, at least 0 and below 1"),
-        ("model.tied=1", "model.tied = 1: must be true or false"),
-        ("model.method=gumbell", 'model.method = "gumbell": must be one of "gumbel", "sigmoid", "sharpened"'),
-        ("evaluate.cache.lambda=2", "evaluate.cache.lambda = 2: must be a number, at least 0 and below 1"),
-        ("train.optimizer.lr=-1", "train.optimizer.lr = -1: must be a number, above 0"),
-        ("train.optimizer.name=sgd", 'train.optimizer.name = "sgd": must be "adamw" or "ntasgd"'),
-        ("train.optimizer=adamw", 'train.optimizer = "adamw": must be a section with keys of its own'),
-        ("train.finetune_from=3", "train.finetune_from = 3: must be text"),
-        ("model=3", "model = 3: must be a section with keys of its own"),
-        ("train=3", "train = 3: must be a section with keys of its own"),
-        ("task=mt2", 'task = "mt2": must be "lm"'),
-        ("task=", 'task is missing: must be "lm" or "mt"'),
-        ("train.epochs=", "train.minutes: give train.epochs or train.minutes or both, so that training has an end"),
-        ("data.name=", "data.path: give either data.name or data.path, and not both"),
+        ("model.hidden=big", 'model.hidden = "big": must be a valid integer'),
+        ("model.hidden=0", "model.hidden = 0: must be greater than or equal to 1"),
+        ("model.hidden=1.5", "model.hidden = 1.5: must be a valid integer"),
+        ("model.hidden=true", "model.hidden = true: must be a valid integer"),
+        ("model.tau=0", "model.tau = 0: must be greater than 0"),
+        ("model.tau=inf", "model.tau = Infinity: must be a finite number"),
+        ("model.noise_rate=2", "model.noise_rate = 2: must be less than or equal to 1"),
+        ("model.dropout.words=1", "model.dropout.words = 1: must be less than 1"),
+        ("model.tied=1", "model.tied = 1: must be a valid boolean"),
+        ("model.method=gumbell", "model.method = \"gumbell\": must be 'gumbel', 'sigmoid' or 'sharpened'"),
+        ("evaluate.cache.lambda=2", "evaluate.cache.lambda = 2: must be less than 1"),
+        ("train.optimizer.lr=-1", "train.optimizer.lr = -1: must be greater than 0"),
+        ("train.optimizer.name=sgd", "train.optimizer.name = \"sgd\": must be one of 'adamw', 'ntasgd', 'adadelta'"),
+        ("train.optimizer=adamw", 'train.optimizer = "adamw": must be a section with its own keys'),
+        ("train.finetune_from=3", "train.finetune_from = 3: must be a valid string"),
+        ("model=3", "model = 3: must be a section with its own keys"),
+        ("train=3", "train = 3: must be a section with its own keys"),
+        ("task=mt2", "task = \"mt2\": must be 'lm' or 'mt'"),
+        ("task=", "task is missing: must be 'lm' or 'mt'"),
+        ("train.epochs=", "train.minutes: give train.epochs or train.minutes or both, so that training ends"),
+        ("data.name=", "data.path: give either data.name or data.path, but not both"),
         (
             "data.name=embeded",
             "data.name = \"embeded\": there is no data set 'embeded'; did you mean 'embedded'? Choose",
         ),
         ("data.tokenizer=bpe", 'data.vocabulary: the tokenizer "bpe" needs a vocabulary of at least 258, such as 8000'),
-        ("data.vocabulary=1", "data.vocabulary = 1: must be a whole number, at least 3 and below 2147483648"),
-        ("nothing", "the override 'nothing' is not of the form a.b=value, for example train.epochs=3"),
-        ("=3", "the override '=3' is not of the form a.b=value"),
-        ("a..b=3", "the override 'a..b=3' is not of the form a.b=value"),
-        ("task.x=3", "task.x cannot be set: task is a value, not a section"),
+        ("data.vocabulary=1", "data.vocabulary = 1: must be greater than or equal to 3"),
+        ("nothing", "the override 'nothing' does not have the form a.b=value, such as train.epochs=3"),
+        ("=3", "the override '=3' does not have the form a.b=value"),
+        ("a..b=3", "the override 'a..b=3' does not have the form a.b=value"),
+        ("task.x=3", "task.x cannot be set, because task is a value, not a section"),
     ],
 )
 def test_one_mistake_is_one_line(override: str, expected: str) -> None:
     values = {**SMALLEST, "train": {"epochs": 1, "optimizer": {"name": "ntasgd"}}}
-    if override == "train.optimizer.lr=3":
-        values = {**SMALLEST}
     text = message(override, values=values)
     assert text.startswith(f"the recipe r: {expected}")
     assert "\n" not in text
@@ -240,8 +237,8 @@ def test_all_mistakes_at_once() -> None:
 def test_mistakes_are_told_when_the_task_is_one_of_them() -> None:
     lines = message("task=", "model.hidden=0").splitlines()
     assert [line.strip() for line in lines[1:]] == [
-        'task is missing: must be "lm" or "mt"',
-        "model.hidden = 0: must be a whole number, at least 1 and at most 1048576",
+        "task is missing: must be 'lm' or 'mt'",
+        "model.hidden = 0: must be greater than or equal to 1",
     ]
 
 
@@ -335,18 +332,18 @@ def test_taking_out_what_is_not_there() -> None:
 
 def test_names_of_recipes() -> None:
     with pytest.raises(
-        G2Error, match="no recipe 'ptb-smal': it is neither a file nor a shipped recipe; did you mean 'ptb-"
+        G2Error, match="there is no recipe 'ptb-smal', neither a file nor a shipped one; did you mean 'ptb-"
     ):
         load_recipe("ptb-smal")
     with pytest.raises(
-        G2Error, match="neither a file nor a shipped recipe; Shipped are: demo, embedded, embedded-mt, iwslt14, "
+        G2Error, match="neither a file nor a shipped one. Shipped recipes: demo, embedded, embedded-mt, iwslt14, "
     ):
         load_recipe("some/where/my.toml")
 
 
 def test_a_run_directory_is_not_a_recipe_but_holds_one(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text("")
-    with pytest.raises(G2Error, match=re.escape(f"for the recipe in it give {tmp_path / 'recipe.toml'}")):
+    with pytest.raises(G2Error, match=re.escape(f"to use the recipe in it, give {tmp_path / 'recipe.toml'}")):
         load_recipe(tmp_path)
 
 

@@ -1,0 +1,211 @@
+"""Recipe files: read within limits, with single keys overridden; written out in full, and named by a hash."""
+
+import hashlib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime, time
+from difflib import get_close_matches
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tomli_w
+from pydantic import BaseModel
+
+from g2lstm.errors import G2Error
+from g2lstm.files import read_bounded
+from g2lstm.recipes.sections import GateSection
+
+VERSION = 1  # of the run directory's layout; a reader refuses a newer one
+_FIRST, _LAST = re.compile(r"# g2lstm run, version (\d{1,9})"), "# end"
+_MAX_BYTES = 2**14  # a recipe has about 900; the time to read TOML can grow with the square
+_KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){0,9}")
+# Setting the first discards what was chosen to go with its former value, or with its default.
+_DISCARDS = {
+    "data.name": ["data.path"],
+    "data.path": ["data.name"],
+    "model.method": ["model.tau"],
+    "train.batch_size": ["train.batch_tokens"],
+    "train.batch_tokens": ["train.batch_size"],
+}
+_DEFAULTS = {"model.method": GateSection.model_fields["method"].default}
+
+
+class ShippedRecipe(NamedTuple):
+    """A recipe that comes with the package."""
+
+    name: str
+    summary: str
+
+
+def shipped_recipes() -> list[ShippedRecipe]:
+    """The recipes that come with the package, each with the first line of its comment."""
+    return [
+        ShippedRecipe(name, file.read_text(encoding="utf-8").splitlines()[0].lstrip("# "))
+        for name, file in sorted(_shipped_files().items())
+    ]
+
+
+def read_tables(name_or_path: str | Path) -> dict[str, Any]:
+    """What a recipe says, unchecked except for the version and the last line of a run's recipe."""
+    source = str(name_or_path)
+    try:
+        text = _read(source).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise G2Error(f"the recipe {source} is not UTF-8 text: byte at offset {error.start}") from None
+    _check_seal(text, source)
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # tomllib raises more than TOMLDecodeError
+        raise G2Error(f"the recipe {source} is not valid TOML: {str(error)[:200]}") from None
+
+
+def seal(toml: str) -> str:
+    """A run's recipe: the first line says its version, and the last that it is complete; both are comments."""
+    return f"# g2lstm run, version {VERSION}\n{toml}{_LAST}\n"
+
+
+def _check_seal(text: str, source: str) -> None:
+    """Refuses a run's recipe that is newer or truncated. Other recipes have no such lines, and need none."""
+    if not text.strip():
+        raise G2Error(f"the recipe {source} is empty; if it belongs to a run, restore it from a copy, or train again")
+    lines = text.splitlines()
+    if (first := _FIRST.fullmatch(lines[0])) is None:
+        return
+    if int(first[1]) > VERSION:
+        raise G2Error(f"{source} has version {first[1]}, but this g2lstm reads only up to {VERSION}; upgrade g2lstm")
+    if _LAST not in lines:
+        raise G2Error(
+            f"the recipe {source} is truncated: its last line should be {_LAST!r}; restore it from a copy, or train "
+            "again"
+        )
+
+
+def recipe_to_toml(recipe: BaseModel) -> str:
+    """The recipe with every default filled in, as TOML; reading it gives an equal recipe."""
+    return tomli_w.dumps(recipe.model_dump(by_alias=True, exclude_none=True))
+
+
+def recipe_hash(recipe: BaseModel) -> str:
+    """Sixteen hexadecimal digits that are equal for equal recipes, however they were written."""
+    return tables_hash(recipe.model_dump(by_alias=True, exclude_none=True))
+
+
+def tables_hash(tables: Mapping[str, Any]) -> str:
+    """The hash of what a file says, whatever the defaults of other keys are."""
+    return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def differences(before: BaseModel, now: BaseModel) -> list[str]:
+    """What differs between two recipes, one phrase per key: "train.epochs was 3, is now 4"."""
+    old, new = (dict(_flat(one.model_dump(by_alias=True))) for one in (before, now))
+    changed = [key for key in old | new if old.get(key) != new.get(key)]
+    return [f"{key} was {_written(old.get(key))}, is now {_written(new.get(key))}" for key in changed]
+
+
+def _written(value: Any) -> str:
+    return "not set" if value is None else json.dumps(value)
+
+
+def _flat(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tables.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def apply_overrides(tables: dict[str, Any], overrides: Sequence[str]) -> list[str]:
+    """Sets keys in `tables`, in place, from texts such as `model.tau=0.5`, and returns what is wrong with them.
+
+    A key that made sense only with the former value of another is discarded with it, unless it is set too: `data.path`
+    and `data.name`, `train.batch_size` and `train.batch_tokens` exclude each other; `model.tau` goes with
+    `model.method`; an optimizer's settings go with `train.optimizer.name`.
+    """
+    problems = []
+    settings: dict[str, Any] = {}
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if equals and _KEY.fullmatch(key.strip()):
+            settings[key.strip()] = parse_value(value.strip()) if value.strip() else None
+        else:
+            problems.append(f"the override {override!r} does not have the form a.b=value, such as train.epochs=3")
+    for key, now in settings.items():
+        before, default = _get(tables, key), _DEFAULTS.get(key)
+        if (default if now is None else now) != (default if before is None else before):
+            for former in _discarded(tables, key):
+                if former not in settings:
+                    _set(tables, former, None)
+    for key, now in settings.items():
+        if not _set(tables, key, now):
+            problems.append(f"{key} cannot be set, because {key.rpartition('.')[0]} is a value, not a section")
+    return problems
+
+
+def parse_value(text: str) -> Any:
+    """A number, truth value, list or quoted text as TOML writes it; anything else is plain text."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):  # tomllib raises more than TOMLDecodeError
+        return text
+    value = parsed["value"]
+    return text if len(parsed) > 1 or isinstance(value, date | datetime | time) else value
+
+
+def _discarded(tables: dict[str, Any], key: str) -> list[str]:
+    if key == "train.optimizer.name" and isinstance(optimizer := _get(tables, "train.optimizer"), dict):
+        return [f"train.optimizer.{name}" for name in optimizer if name != "name"]
+    return _DISCARDS.get(key, [])
+
+
+def _get(tables: dict[str, Any], key: str) -> Any:
+    value: Any = tables
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _set(tables: dict[str, Any], key: str, value: Any) -> bool:
+    """Sets a key, or removes it if the value is None; False if there is no section to set it in."""
+    *sections, last = key.split(".")
+    table: Any = tables
+    for section in sections:
+        if value is None and section not in table:
+            return True
+        table = table.setdefault(section, {})
+        if not isinstance(table, dict):
+            return False
+    if value is None:
+        table.pop(last, None)
+    else:
+        table[last] = value
+    return True
+
+
+def _shipped_files() -> dict[str, Traversable]:
+    folder = files("g2lstm") / "recipes"
+    return {file.name.removesuffix(".toml"): file for file in folder.iterdir() if file.name.endswith(".toml")}
+
+
+def _read(source: str) -> bytes:
+    shipped = _shipped_files()
+    if source in shipped:
+        return shipped[source].read_bytes()
+    path = Path(os.path.expanduser(source))
+    if os.path.isfile(path):  # raises for no name, unlike Path.is_file
+        try:
+            return read_bounded(path, _MAX_BYTES)
+        except G2Error as error:
+            raise G2Error(f"the recipe {error}") from None
+    if os.path.isfile(path / "recipe.toml"):
+        raise G2Error(f"{source} is a folder; to use the recipe in it, give {Path(source) / 'recipe.toml'}")
+    close = get_close_matches(source, shipped, n=1)
+    guess = f"; did you mean {close[0]!r}?" if close else "."
+    raise G2Error(
+        f"there is no recipe {source!r}, neither a file nor a shipped one{guess} Shipped recipes: "
+        f"{', '.join(sorted(shipped))}"
+    )
