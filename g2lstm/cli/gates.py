@@ -41,7 +41,7 @@ def gates(
     """
     from g2lstm.look.examine import examine
     from g2lstm.look.gallery import as_object, write_gallery
-    from g2lstm.look.history import gate_history
+    from g2lstm.look.pictures.training import gate_history
     from g2lstm.look.runs import named_runs
     from g2lstm.runs.directory import RunDirectory
     from g2lstm.runs.trained import load

@@ -1,25 +1,93 @@
-"""`examine`: all that can be told about the gates of a trained model, as plain data."""
+"""`examine`: everything about the gates of a trained model, as plain data and as gates.json."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from g2lstm.errors import G2Error
+from g2lstm.files import read_bounded
 from g2lstm.look.boundaries import boundary_auc, knows_boundaries
+from g2lstm.look.histogram import BINS
 from g2lstm.look.reading import GATES, Reading, read_sentence
 from g2lstm.look.record import Progress, Trained, record_reading, record_split
 from g2lstm.look.scores import score_by_gate
+from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.mt.trained import TrainedTranslationModel
+
+_MAX_BYTES = 2**24  # of gates.json
+_Count = Annotated[int, Field(ge=0, lt=2**53)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False, populate_by_name=True)
+
+
+class GateNumbers(_Record):
+    """What gates.json says about one gate of one layer; see `GateHistogram`."""
+
+    mean: float
+    below: float = Field(alias="below_0.1")
+    above: float = Field(alias="above_0.9")
+    entropy_bits: float
+    distance_to_nearer_end: float
+    half_life_steps: dict[str, float] | None = None
+    values: _Count
+    counts: Annotated[list[_Count], Field(min_length=BINS, max_length=BINS)]
+
+
+class LayerNumbers(_Record):
+    """What gates.json says about one direction of one layer."""
+
+    name: str
+    direction: str
+    title: str
+    gates: dict[str, GateNumbers]
+
+
+class CountedData(_Record):
+    """What the gates were counted on."""
+
+    split: str | None = None
+    windows: _Count | None = None
+    pairs: _Count | None = None
+    tokens: dict[str, _Count]
+    sha256: str | None = None
+
+
+class GatesFile(_Record):
+    """The counts in a gates.json; its other entries are for people and scripts."""
+
+    mode: str
+    data: CountedData
+    layers: list[LayerNumbers]
+
+    @classmethod
+    def of_run(cls, run: RunDirectory) -> "GatesFile | None":
+        """What `g2lstm gates` wrote into a run directory; None if it didn't."""
+        path = run.path / "gates" / "gates.json"
+        if not path.exists():
+            return None
+        try:
+            return cls.model_validate_json(read_bounded(path, _MAX_BYTES))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise G2Error(
+                f"{path} is damaged: {where}{': ' if where else ''}{first['msg']}; write it again with "
+                f"`g2lstm gates {run.path}`"
+            ) from None
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Of one run.
+    """What was found about one run.
 
     Attributes:
         numbers: everything that goes into gates.json, as plain data.
         metrics: the lines of its metrics.jsonl.
-        reading: of the text, if one was given.
+        reading: how the model read the text, if one was given.
     """
 
     numbers: dict[str, Any]

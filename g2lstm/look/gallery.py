@@ -7,23 +7,19 @@ from typing import Any
 
 from g2lstm.files import write_atomically
 from g2lstm.look.examine import Findings
-from g2lstm.look.history import gate_history
-from g2lstm.look.pictures.histograms import draw_histograms, draw_layers
-from g2lstm.look.pictures.history import draw_history
-from g2lstm.look.pictures.sigmoid import draw_sigmoid
+from g2lstm.look.pictures.histograms import draw_histograms, draw_layers, draw_sigmoid
+from g2lstm.look.pictures.sentence import draw_units, draw_words
 from g2lstm.look.pictures.style import save
-from g2lstm.look.pictures.training import draw_saturation, has_saturation
-from g2lstm.look.pictures.units import draw_units
-from g2lstm.look.pictures.words import draw_words
+from g2lstm.look.pictures.training import draw_history, draw_saturation, gate_history, has_saturation
 from g2lstm.look.reading import Reading
 
 
 def write_gallery(folder: Path, runs: Mapping[str, Findings]) -> list[Path]:
-    """Writes gates.json and the pictures into a folder; the files written.
+    """Write gates.json and the pictures into a folder; the files written.
 
     Args:
-        folder: made if it does not exist.
-        runs: by name, in the order in which they are shown.
+        folder: created if necessary.
+        runs: findings by run name, in the order in which to show them.
     """
     layers = {name: each.numbers["layers"] for name, each in runs.items()}
     modes = " / ".join(dict.fromkeys(each.numbers["mode"] for each in runs.values()))
@@ -46,7 +42,7 @@ def write_gallery(folder: Path, runs: Mapping[str, Findings]) -> list[Path]:
 
 
 def as_object(runs: Mapping[str, Findings]) -> dict[str, Any]:
-    """The numbers of one run as they are, those of several as {"runs": [...]}."""
+    """The numbers of a single run as they are, of several runs as {"runs": [...]}."""
     numbers = [each.numbers for each in runs.values()]
     return numbers[0] if len(numbers) == 1 else {"runs": numbers}
 

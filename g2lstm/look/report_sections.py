@@ -2,29 +2,54 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from g2lstm.errors import G2Error
 from g2lstm.files import parse_json, read_bounded
-from g2lstm.look.history import SHOWN, gate_history
-from g2lstm.look.places import title_of
-from g2lstm.look.report_charts import Series, dot_chart, heat_chart, histogram_chart, line_chart
-from g2lstm.look.report_page import table
+from g2lstm.look.examine import GatesFile
+from g2lstm.look.pictures.histograms import draw_layers
+from g2lstm.look.pictures.sizes import curve_of, draw_sizes
+from g2lstm.look.pictures.style import svg_element
+from g2lstm.look.pictures.training import draw_history, draw_learning, draw_saturation, gate_history, has_saturation
 from g2lstm.runs.directory import RunDirectory
 
-_LONGEST = 2**28  # bytes of a file of measurements
-_POINTS = 400  # of a training curve, at most
-_COLUMNS = 40  # of a heat map over training time, at most
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_MAX_BYTES = 2**28  # of a file of measurements
 
 Runs = Mapping[str, RunDirectory]
+Result = TypeVar("Result")
+
+
+def picture(figure: "Figure", label: str) -> str:
+    """A picture in the page; its label is unique there."""
+    return f"<figure>{svg_element(figure, label)}</figure>"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[int] = ()) -> str:
+    """A table of plain texts.
+
+    Args:
+        head: the titles of the columns.
+        rows: the cells, a text for each column.
+        numbers: which columns are numbers, aligned right.
+    """
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        kinds = [' class="number"' if k in numbers else "" for k in range(len(cells))]
+        return "<tr>" + "".join(f"<{tag}{k}>{escape(c)}</{tag}>" for c, k in zip(cells, kinds, strict=True)) + "</tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    return f'<div class="scroll"><table><thead>{line(head, "th")}</thead><tbody>{body}</tbody></table></div>'
 
 
 def settings(runs: Runs) -> str:
-    """The runs' settings beside each other; those that no run has are left out."""
+    """The settings of the runs side by side, without those that no run has."""
     rows: dict[str, list[str]] = {}
     for index, run in enumerate(runs.values()):
         recipe, model = run.recipe, run.recipe.model
@@ -46,8 +71,7 @@ def settings(runs: Runs) -> str:
         }
         for name, value in facts.items():
             rows.setdefault(name, [""] * len(runs))[index] = value
-    shown = [[name, *values] for name, values in rows.items() if any(values)]
-    return "<h2>Settings</h2>" + table(["", *runs], shown)
+    return "<h2>Settings</h2>" + table(["", *runs], [[name, *values] for name, values in rows.items() if any(values)])
 
 
 def _trained(run: RunDirectory) -> str:
@@ -55,11 +79,11 @@ def _trained(run: RunDirectory) -> str:
     if not lines:
         return ""
     last = lines[-1]
-    return f"{last['step']:,} steps, {last['tokens'] / 1e6:,.1f} M tokens, {last['seconds'] / 60:,.0f} minutes"
+    return f"{last['step']:,} updates, {last['tokens'] / 1e6:,.1f} M tokens, {last['seconds'] / 60:,.0f} minutes"
 
 
 def scores(runs: Runs) -> str:
-    """The scores of the recipes as they are now, each with the signature that says what it rests on."""
+    """The scores of the recipes as they are now, each with its signature."""
     rows, others = [], 0
     for name, run in runs.items():
         results = run.results()
@@ -73,136 +97,57 @@ def scores(runs: Runs) -> str:
             rows.append("".join(f"<td>{escape(cell)}</td>" for cell in cells))
             rows.append(f'<td></td><td colspan="4"><code>{"<br>".join(map(escape, signatures))}</code></td>')
     if not rows:
-        return '<h2>Scores</h2><p class="quiet">None yet: <code>g2lstm eval RUN</code> adds them.</p>'
+        return '<h2>Scores</h2><p class="quiet">None yet; add some with <code>g2lstm eval RUN</code>.</p>'
     body = "".join(f'<tr class="{("scored", "signature")[k % 2]}">{row}</tr>' for k, row in enumerate(rows))
-    left = f'<p class="quiet">Scores of other recipes, which are left out: {others}.</p>' if others else ""
+    left = f'<p class="quiet">Scores of other recipes, left out: {others}.</p>' if others else ""
     return f'<h2>Scores</h2><div class="scroll"><table>{body}</table></div>{left}'
 
 
-def curves(runs: Runs) -> str:
-    """Perplexity and BLEU over training, and how binary the gates became."""
-    parts = []
-    for task, what in (("lm", "perplexity"), ("mt", "perplexity"), ("mt", "bleu")):
-        series = []
-        for index, (name, run) in enumerate(runs.items()):
-            lines = run.metrics() if run.recipe.task == task else []
-            begin = 0.02 * lines[-1]["tokens"] if lines and what == "perplexity" else 0  # else its fall is all one sees
-            for kind in ("train", "valid"):
-                chosen = [line for line in lines if line["kind"] == kind and what in line and line["tokens"] >= begin]
-                chosen = chosen[:: len(chosen) // _POINTS + 1]
-                x, y = [line["tokens"] / 1e6 for line in chosen], [float(line[what]) for line in chosen]
-                if len(chosen) > 1:
-                    series.append(Series(name, x, y, index, is_faint=kind == "train"))
-        if any(not each.is_faint for each in series):
-            title = "BLEU, validation" if what == "bleu" else "perplexity, validation"
-            parts.append(line_chart(series, x_title="million tokens", y_title=title, is_log=what == "perplexity"))
-    saturations = _saturations(runs)
-    if not (parts or saturations):
-        return ""
-    html = '<h2>Learning</h2><p class="quiet">The pale lines are training batches.</p>'
-    html += f'<div class="row">{"".join(parts)}</div>'
+def learning(runs: Runs) -> str:
+    """Scores over training time, how many gates became saturated, and how their values changed."""
+    metrics = {name: lines for name, run in runs.items() if (lines := run.metrics())}
+    curves, saturations = "", ""
+    for task in dict.fromkeys(runs[name].recipe.task for name in metrics):  # only these can be compared
+        own = {name: lines for name, lines in metrics.items() if runs[name].recipe.task == task}
+        for metric in ("perplexity", "bleu"):
+            figure = draw_learning(own, metric)
+            curves += picture(figure, f"{metric} over training time: {', '.join(own)}") if figure else ""
+        saturated = {name: lines for name, lines in own.items() if has_saturation(lines)}
+        if saturated:
+            saturations += picture(draw_saturation(saturated), f"saturated gates over time: {', '.join(saturated)}")
+    html = "<h2>Learning</h2>" if metrics else ""
+    if curves:
+        html += f'<p class="quiet">The pale lines are training batches.</p><div class="row">{curves}</div>'
     if saturations:
-        html += f"<h3>Gates beyond 0.1 and 0.9 while training</h3><div class='row'>{saturations}</div>"
-    return html + _over_training(runs)
+        html += f"<h3>Saturated gates</h3>{saturations}"
+    return html + _over_time(metrics)
 
 
-def _over_training(runs: Runs) -> str:
-    """Histograms of the gates at each validation; those of all runs have one scale of colours."""
-    trained = {name: gate_history(metrics) for name, run in runs.items() if (metrics := run.metrics())}
-    found = {name: history for name, history in trained.items() if history is not None}
-    title, parts = "<h3>Histograms of the gates over training time</h3>", []
+def _over_time(metrics: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    histories = {name: gate_history(lines) for name, lines in metrics.items()}
+    found = {name: history for name, history in histories.items() if history is not None}
+    html = "<h3>Histograms of the gates over training time</h3>" if metrics else ""
     if found:
-        title += '<p class="quiet">All layers, at each validation; % of values in bins of one width.</p>'
-    for gate in SHOWN:
-        for name, history in found.items():
-            every = len(history.tokens) // _COLUMNS + 1
-            shares = history.shares[gate][::every].tolist()
-            edges = [*history.token_edges[:-1:every], history.token_edges[-1]]
-            top = max(each.top for each in found.values())
-            millions = [edge / 1e6 for edge in edges]
-            chart = heat_chart(shares, millions, x_title="million tokens", y_title=f"{gate} gate", top=top)
-            parts.append(f"<div><h4>{escape(name)}</h4>{chart}</div>")
-    charts = f'<div class="row">{"".join(parts)}</div>' if parts else ""
-    missing = [name for name, history in trained.items() if history is None]
-    if missing:
-        charts += f'<p class="quiet">Not counted while training: {escape(", ".join(missing))}.</p>'
-    return title + charts if trained else ""
-
-
-def _saturations(runs: Runs) -> str:
-    """A chart for each run that tells it, all to one scale."""
-    found = {name: series for name, run in runs.items() if (series := _saturation(run))}
-    top = max((y for series in found.values() for each in series for _, y in each.points()), default=0)
-    return "".join(
-        f"<div><h4>{escape(name)}</h4>{line_chart(it, x_title='million tokens', y_title='% of values', top=top)}</div>"
-        for name, it in found.items()
-    )
-
-
-def _saturation(run: RunDirectory) -> list[Series]:
-    lines = [line for line in run.metrics() if line["kind"] == "valid"]
-    keys = [key for key in (lines[-1] if lines else {}) if key.startswith("saturation/")]
-    if len(lines) < 2:
-        return []
-    layers = list(dict.fromkeys(key.split("/")[1] for key in keys))
-    series = []
-    for key in keys:
-        _, layer, gate = key.split("/")
-        chosen = [line for line in lines if key in line]
-        x, y = [line["tokens"] / 1e6 for line in chosen], [100 * line[key] for line in chosen]
-        series.append(Series(f"{title_of(layer)}, {gate}", x, y, layers.index(layer), dash=int(gate == "forget")))
-    return series
+        html += picture(draw_history(found), f"histograms over training time: {', '.join(found)}")
+    if missing := [name for name in histories if name not in found]:
+        html += f'<p class="quiet">Not counted while training: {escape(", ".join(missing))}.</p>'
+    return html
 
 
 def compression(runs: Runs) -> str:
-    """What compressing gained and cost: of runs that are compressed, and of those whose presets were all measured."""
+    """What compressing gained and cost: of compressed runs, and of runs of which every preset was measured."""
     parts = []
     for name, run in runs.items():
-        parts.append(_measured(run.path / "compression.json", partial(_compressed, name)))
-        parts.append(_measured(run.path / "sweep" / "sweep.json", partial(_sweep, name)))
+        parts.append(_measured(run.path / "compression.json", partial(_compressed, name)) or "")
+        curve = _measured(run.path / "sweep" / "sweep.json", curve_of)
+        rows = _measured(run.path / "sweep" / "sweep.json", _sweep)
+        if curve is not None and rows is not None:
+            title = f"{name}, {curve.metric}"
+            parts.append(f"<h3>{escape(title)}</h3>{picture(draw_sizes(curve, name), f'sizes and scores: {title}')}")
+            parts.append(table(["preset", "spec", "MB", "smaller", curve.metric], rows, numbers=(2, 3, 4)))
     parts.append(_after_compression(runs))
     body = "".join(parts)
     return f"<h2>Compression</h2>{body}" if body else ""
-
-
-def _after_compression(runs: Runs) -> str:
-    """Scores before and after compression, the runs side by side; where a study has measured them."""
-    found: dict[str, dict[str, dict[str, float]]] = {}  # by what was scored, the spec ("" for none), and the run
-
-    def add(name: str, score: Any) -> str:
-        if "split" in score:  # else it is no score
-            metric = "bleu" if "bleu" in score else "perplexity"
-            cache = ", with the cache" if "cache" in score else ""
-            title = f"{'BLEU' if metric == 'bleu' else metric} on {score['split']}, {score['eval_gate']} gates{cache}"
-            by_spec = found.setdefault(title, {}).setdefault(score.get("compressed") or "", {})
-            by_spec[name] = float(score[metric])
-        return ""
-
-    for name, run in runs.items():
-        for path in sorted((run.path / "measured").glob("*.json")):
-            _measured(path, partial(add, name))
-    parts = []
-    for title, by_spec in found.items():
-        before = by_spec.get("", {})
-        names = [name for name in runs if any(name in each for each in by_spec.values())]
-        rows = [[spec or "as trained"] for spec in sorted(by_spec, key=_by_strength)]
-        for row, spec in zip(rows, sorted(by_spec, key=_by_strength), strict=True):
-            for name in names:
-                score = by_spec[spec].get(name)
-                change = f" ({score - before[name]:+.2f})" if score is not None and spec and name in before else ""
-                row.append("" if score is None else f"{score:.2f}{change}")
-        if len(rows) > 1:
-            parts.append(
-                f"<h3>Score after compression</h3><p class='quiet'>{escape(title)}; in brackets the change.</p>"
-            )
-            parts.append(table(["", *names], rows, numbers=range(1, len(names) + 1)))
-    return "".join(parts)
-
-
-def _by_strength(spec: str) -> list[str | float]:
-    """A key that sorts specs by their steps, and those with the same steps by their numbers, the higher first."""
-    pieces = re.split(r"(\d+(?:\.\d+)?)", spec)
-    return [-float(piece) if k % 2 else piece for k, piece in enumerate(pieces)]
 
 
 def _compressed(name: str, found: Any) -> str:
@@ -221,79 +166,100 @@ def _compressed(name: str, found: Any) -> str:
     return title + table(["", "before", "after", "smaller or faster"], rows, numbers=(1, 2, 3))
 
 
-def _sweep(name: str, found: Any) -> str:
-    metric, before = found["metric"], found["before"]
-    what = f"{'BLEU' if metric == 'bleu' else metric} on {found['split']}"
-    rows = [["as trained", "", f"{before['bytes'] / 1e6:,.2f}", "1.0 ×", f"{before['score'][metric]:.2f}"]]
-    points = sorted(found["points"].items(), key=lambda pair: -pair[1]["file"]["after"])
-    for preset, point in points:
-        size, score = point["file"], point["score"]["after"]
+def _sweep(found: Any) -> list[list[str]]:
+    before, score = found["before"], found["before"]["score"][found["metric"]]
+    rows = [["as trained", "", f"{before['bytes'] / 1e6:,.2f}", "1.0 ×", f"{score:.2f}"]]
+    for preset, point in sorted(found["points"].items(), key=lambda pair: -pair[1]["file"]["after"]):
+        size, after = point["file"], point["score"]["after"]
         ratio = f"{size['before'] / size['after']:.1f} ×"
-        rows.append([preset, point["spec"], f"{size['after'] / 1e6:,.2f}", ratio, f"{score:.2f}"])
-    own = Series("as trained", [before["bytes"] / 1e6], [before["score"][metric]], 0, labels=["as trained"])
-    x, y = [point["file"]["after"] / 1e6 for _, point in points], [point["score"]["after"] for _, point in points]
-    presets = Series("compressed", x, y, 1, labels=[preset for preset, _ in points])
-    chart = dot_chart([own, presets], x_title="MB on disk", y_title=what)
-    return f"<h3>{escape(name)}, {escape(what)}</h3>{chart}" + table(
-        ["preset", "spec", "MB", "smaller", what], rows, numbers=(2, 3, 4)
-    )
+        rows.append([preset, point["spec"], f"{size['after'] / 1e6:,.2f}", ratio, f"{after:.2f}"])
+    return rows
 
 
-def counts_file(run: RunDirectory) -> Path:
-    """Where `g2lstm gates` tells what it has counted."""
-    return run.path / "gates" / "gates.json"
-
-
-def histograms(runs: Runs, others: Mapping[str, Any]) -> str:
-    """Of all gates over a split, layer by layer, the runs side by side.
-
-    Args:
-        runs: those that `g2lstm gates` has counted are shown as it did.
-        others: what was counted of other ones, in the same form.
-    """
-    title = "<h2>Histograms of the gates</h2>"
-    counted: dict[str, list[tuple[str, Any]]] = {}  # by the layer, for each run where it was counted, and its gates
-
-    def add(name: str, found: Any) -> str:
-        tokens = ", ".join(f"{count:,} {side} tokens" for side, count in found["data"]["tokens"].items())
-        where = f"{found['mode']}; {found['data'].get('split', 'one text')}, {tokens}"
-        head = f'<h4>{escape(name)}</h4><p class="quiet">{escape(where)}</p>'
-        for layer in found["layers"]:
-            counted.setdefault(layer["title"], []).append((head, layer["gates"]))
-        return ""
-
+def _after_compression(runs: Runs) -> str:
+    """The scores that a study measured before and after compression, runs side by side."""
+    found: dict[str, dict[str, dict[str, float]]] = {}  # by what was scored, the spec ("" for none), and the run
     for name, run in runs.items():
-        if name in others:
-            add(name, others[name])
-        else:
-            _measured(counts_file(run), partial(add, name))
-    if not counted:
-        return f'{title}<p class="quiet">None yet: <code>g2lstm gates RUN</code> counts them.</p>'
-    return title + "".join(
-        f'<h3>{escape(layer)}</h3><div class="row narrow">{_histograms(each)}</div>' for layer, each in counted.items()
-    )
-
-
-def _histograms(runs: list[tuple[str, Any]]) -> str:
-    """One layer of each run, drawn to one scale."""
-    curves = [{gate: gates[gate]["counts"] for gate in ("input", "forget")} for _, gates in runs]
-    top = max(100 * max(counts) / max(sum(counts), 1) for each in curves for counts in each.values())
+        for path in sorted((run.path / "measured").glob("*.json")):
+            if (measured := _measured(path, _study_score)) is not None:
+                title, spec, value = measured
+                found.setdefault(title, {}).setdefault(spec, {})[name] = value
     parts = []
-    for (head, gates), each in zip(runs, curves, strict=True):
-        rows = [
-            [gate, f"{numbers['mean']:.3f}", f"{numbers['below_0.1']:.1%}", f"{numbers['above_0.9']:.1%}"]
-            for gate, numbers in gates.items()
-        ]
-        facts = table(["gate", "mean", "below 0.1", "above 0.9"], rows, numbers=(1, 2, 3))
-        parts.append(f"<div>{head}{histogram_chart(each, x_title='gate', top=top)}{facts}</div>")
+    for title, by_spec in found.items():
+        before = by_spec.get("", {})
+        names = [name for name in runs if any(name in each for each in by_spec.values())]
+        rows = []
+        for spec in sorted(by_spec, key=_by_strength):
+            row = [spec or "as trained"]
+            for name in names:
+                score = by_spec[spec].get(name)
+                change = f" ({score - before[name]:+.2f})" if score is not None and spec and name in before else ""
+                row.append("" if score is None else f"{score:.2f}{change}")
+            rows.append(row)
+        if len(rows) > 1:
+            parts.append(
+                f"<h3>Score after compression</h3><p class='quiet'>{escape(title)}; the change is in brackets.</p>"
+            )
+            parts.append(table(["", *names], rows, numbers=range(1, len(names) + 1)))
     return "".join(parts)
 
 
-def _measured(path: Path, show: Callable[[Any], str]) -> str:
-    """What is shown of a file of measurements; nothing if there is none."""
+def _study_score(found: Any) -> tuple[str, str, float] | None:
+    """What was scored, the spec, and the score; None if the file is about something else."""
+    if "split" not in found:
+        return None
+    metric = "bleu" if "bleu" in found else "perplexity"
+    cache = ", with the cache" if "cache" in found else ""
+    title = f"{'BLEU' if metric == 'bleu' else metric} on {found['split']}, {found['eval_gate']} gates{cache}"
+    return title, found.get("compressed") or "", float(found[metric])
+
+
+def _by_strength(spec: str) -> list[str | float]:
+    """A key that sorts specs by their operations, then by the numbers in these, highest first."""
+    pieces = re.split(r"(\d+(?:\.\d+)?)", spec)
+    return [-float(piece) if k % 2 else piece for k, piece in enumerate(pieces)]
+
+
+def histograms(counts: Mapping[str, GatesFile]) -> str:
+    """Histograms of all gates, layer by layer; runs with the same layers are drawn together.
+
+    Args:
+        counts: by run name.
+    """
+    title = "<h2>Histograms of the gates</h2>"
+    if not counts:
+        return f'{title}<p class="quiet">None yet; count gates with <code>g2lstm gates RUN</code>.</p>'
+    groups: dict[tuple[str, ...], dict[str, GatesFile]] = {}
+    for name, each in counts.items():
+        groups.setdefault(tuple(layer.title for layer in each.layers), {})[name] = each
+    return title + "".join(map(_histograms, groups.values()))
+
+
+def _histograms(runs: Mapping[str, GatesFile]) -> str:
+    where = []
+    for name, each in runs.items():
+        tokens = ", ".join(f"{count:,} {side} tokens" for side, count in each.data.tokens.items())
+        where.append(f"{name}: {each.mode}; {each.data.split or 'one text'}, {tokens}")
+    modes = " / ".join(dict.fromkeys(each.mode for each in runs.values()))
+    layers = {name: each.model_dump(by_alias=True)["layers"] for name, each in runs.items()}
+    rows = [
+        [layer.title, gate, name, f"{each.mean:.3f}", f"{each.below:.1%}", f"{each.above:.1%}"]
+        for same in zip(*(each.layers for each in runs.values()), strict=True)
+        for gate in same[0].gates
+        for name, layer in zip(runs, same, strict=True)
+        for each in [layer.gates[gate]]
+    ]
+    facts = table(["layer", "gate", "run", "mean", "below 0.1", "above 0.9"], rows, numbers=(3, 4, 5))
+    said = "".join(f'<p class="quiet">{escape(each)}</p>' for each in where)
+    drawn = picture(draw_layers(layers, modes), f"histograms of the gates: {', '.join(runs)}")
+    return f"{said}{drawn}<details><summary>Numbers</summary>{facts}</details>"
+
+
+def _measured(path: Path, parse: Callable[[Any], Result]) -> Result | None:
+    """What a file of measurements holds; None if there is no such file."""
     if not os.path.exists(path):
-        return ""
+        return None
     try:
-        return show(parse_json(read_bounded(path, _LONGEST)))
+        return parse(parse_json(read_bounded(path, _MAX_BYTES)))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise G2Error(f"{path} is not as it was written: {error!r}; delete it, and measure anew") from None
+        raise G2Error(f"{path} is damaged: {error!r}; delete it and measure again") from None

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from g2lstm.errors import G2Error
+from g2lstm.look.examine import GatesFile
 from g2lstm.look.record import Trained, record_split
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.lm.recipe import LmRecipe
@@ -48,13 +48,14 @@ def validation_file(run: RunDirectory, data_dir: Path | None = None) -> Path | N
     return file if file.is_file() else None
 
 
-def count_some(trained: Trained, data_dir: Path | None = None) -> dict[str, Any] | None:
-    """The gates over some of the validation text, as gates.json tells them; None if that text is not here."""
+def count_some(trained: Trained, data_dir: Path | None = None) -> GatesFile | None:
+    """Counts of the gates over some of the validation text; None if that text isn't here."""
     file = validation_file(trained.run, data_dir)
     if file is None or not file.with_name(f"valid.{getattr(trained.recipe.data, 'target', 'txt')}").is_file():
         return None
     counted = record_split(trained, "valid", samples=SAMPLES, data_dir=data_dir)
-    return {"mode": counted.mode, "data": counted.data, "layers": counted.statistics.summary()}
+    found = {"mode": counted.mode, "data": counted.data, "layers": counted.statistics.summary()}
+    return GatesFile.model_validate(found)
 
 
 def example_sentences(trained: Trained, count: int, data_dir: Path | None = None) -> list[str]:

@@ -1,16 +1,15 @@
 """`ViewedRun`: a run that the page shows, with the one thread that loads it and makes its readings."""
 
 import asyncio
-import json
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from g2lstm.errors import G2Error
-from g2lstm.files import parse_json, read_bounded
+from g2lstm.look.examine import GatesFile
 from g2lstm.look.reading import Reading, read_sentence
 from g2lstm.look.runs import count_some, example_sentences
 from g2lstm.runs.directory import RunDirectory
@@ -21,7 +20,6 @@ from g2lstm.tasks.mt.trained import TrainedTranslationModel
 MAX_WAITING = 200  # requests; more are told to come back
 CACHE_BYTES = 16 * 2**20  # some forty sentences of thirty words on a small model
 EXAMPLES = 6
-_LONGEST = 2**24  # bytes of gates.json
 
 Result = TypeVar("Result")
 
@@ -58,7 +56,7 @@ class ViewedRun:
         self._data_dir = data_dir
         self._trained: TrainedLanguageModel | TrainedTranslationModel | None = None
         self._readings: OrderedDict[tuple[str, str], Reading] = OrderedDict()
-        self._counted: dict[str, Any] | None = None
+        self._counted: GatesFile | None = None
         self._waiting = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"view-{name}")
 
@@ -74,7 +72,7 @@ class ViewedRun:
         """What the model makes of a cleaned sentence with "soft", "tempered" or "hard" gates."""
         return await self._do(lambda: self._read(text, gate))
 
-    async def statistics(self) -> dict[str, Any] | None:
+    async def statistics(self) -> GatesFile | None:
         """The gates over a split: as `g2lstm gates` counted them, else counted now; None if the text is not here."""
         return await self._do(self._count)
 
@@ -112,17 +110,9 @@ class ViewedRun:
             self._readings.popitem(last=False)
         return found
 
-    def _count(self) -> dict[str, Any] | None:
-        file = self.directory.path / "gates" / "gates.json"
-        if file.exists():
-            try:
-                found: dict[str, Any] = parse_json(read_bounded(file, _LONGEST), allow_nan=False)
-                answer = {"mode": found["mode"], "data": found["data"], "layers": found["layers"]}
-                json.dumps(answer, ensure_ascii=False).encode()  # as it will be sent
-                return answer
-            except (ValueError, KeyError, TypeError, RecursionError):
-                remedy = f"make it anew with `g2lstm gates {self.directory.path}`"
-                raise G2Error(f"{file} cannot be read; {remedy}") from None
+    def _count(self) -> GatesFile | None:
+        if (written := GatesFile.of_run(self.directory)) is not None:
+            return written
         if self._counted is None:
             assert self._trained is not None
             self._counted = count_some(self._trained, self._data_dir)

@@ -124,7 +124,9 @@ def create_app(runs: Sequence[ViewedRun], *, hosts: Iterable[str] = LOOPBACK, an
     async def histograms(question: RunQuestion) -> JSONResponse:
         run = run_named(question.run)
         found = await run.statistics()
-        return JSONResponse(found or {"command": f"g2lstm gates {run.directory.path}"})
+        if found is None:
+            return JSONResponse({"command": f"g2lstm gates {run.directory.path}"})
+        return JSONResponse(found.model_dump(by_alias=True, exclude_none=True))
 
     @app.get("/plotly.js")
     async def plotly(request: Request) -> Response:

@@ -12,7 +12,6 @@ from g2lstm.cli.compress import HELP
 from g2lstm.cli.main import main
 from g2lstm.compression.spec import PRESETS
 from g2lstm.lab.bench import compression, curve
-from g2lstm.lab.bench.curve import spread
 from tests.runs.toys import language_run, translation_run
 
 SPEC = "gates=round:0.2,clip:0.4; cell=int8; embedding=int8"
@@ -271,14 +270,6 @@ def test_a_damaged_sweep(call, run, content):
 def test_a_sweep_needs_what_draws(call, run, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly", None)
     _refused(call, run, "plotly, which is not installed", "compress", run, "--sweep")
-
-
-def test_labels_are_spread_and_stay_in_order():
-    assert spread([0.1, 0.5, 0.9], 0.1, 0, 1) == pytest.approx([0.1, 0.5, 0.9])
-    assert spread([0.5, 0.5, 0.5], 0.1, 0, 1) == pytest.approx([0.4, 0.5, 0.6])
-    assert spread([0.0, 0.0, 0.95, 1.0], 0.2, 0, 1) == pytest.approx([0.0, 0.2, 0.8, 1.0])
-    assert spread([0.3] * 11, 0.5, 0, 1) == pytest.approx([k / 10 for k in range(11)])
-    assert spread([0.4], 0.1, 0, 1) == [0.4]
 
 
 def test_labels_do_not_overlap_in_the_picture(tmp_path):

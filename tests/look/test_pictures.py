@@ -1,5 +1,6 @@
 """Pictures: they show the values they are given, keep any text as it is, and are the same file each time."""
 
+import re
 import struct
 
 import numpy as np
@@ -7,12 +8,11 @@ import pytest
 
 from g2lstm.look.examine import examine
 from g2lstm.look.gallery import write_gallery
-from g2lstm.look.pictures.histograms import draw_histograms, draw_layers
-from g2lstm.look.pictures.sigmoid import draw_sigmoid
-from g2lstm.look.pictures.style import save
-from g2lstm.look.pictures.training import draw_saturation, has_saturation
-from g2lstm.look.pictures.units import draw_units
-from g2lstm.look.pictures.words import MAX_WORDS, draw_words
+from g2lstm.look.pictures.histograms import draw_histograms, draw_layers, draw_sigmoid
+from g2lstm.look.pictures.sentence import MAX_WORDS, draw_units, draw_words
+from g2lstm.look.pictures.sizes import curve_of, draw_sizes, spread
+from g2lstm.look.pictures.style import HEAT, THEME, css_variables, heat_colours, save, svg_element
+from g2lstm.look.pictures.training import draw_learning, draw_saturation, has_saturation
 from g2lstm.look.places import Place
 from g2lstm.look.reading import LayerReading, Reading, read_sentence
 from g2lstm.look.record import record_split
@@ -51,7 +51,8 @@ def test_layers_have_the_counts(layers):
     (stairs,) = figure.axes[4].patches
     counts = np.array(layers[1]["gates"]["forget"]["counts"])
     np.testing.assert_allclose(stairs.get_data().values, 100 * counts.reshape(50, 2).sum(1) / counts.sum())
-    assert figure.axes[4].get_title() == "layer 2, forget gate $f$"
+    assert figure.axes[4].get_title() == "layer 2, forget gate"
+    assert {axes.get_ylim() for axes in figure.axes[3:6]} == {figure.axes[3].get_ylim()}  # one scale
 
 
 def test_the_sigmoid_has_the_shares(layers):
@@ -66,12 +67,16 @@ def test_words_have_the_means_of_their_gates(language):
     reading = read_sentence(language, TEXT)
     figure = draw_words({"one": reading, "two": reading}, "text")
     first = figure.axes[0]
-    shown = np.asarray(first.images[0].get_array())
+    shown = np.asarray(first.collections[0].get_array())
     expected = [gate.mean(1) for layer in reading.layers for gate in (layer.input, layer.forget)]
     np.testing.assert_array_equal(shown, np.stack(expected))
     assert [label.get_text() for label in first.get_xticklabels()] == reading.tokens["text"]
     assert texts(first)[0] == f"{shown[0, 0]:.2f}".removeprefix("0")
     assert [axes.get_title(loc="left") for axes in figure.axes[:2]] == ["one", "two"]
+    styles = [label.get_fontstyle() for label in first.get_xticklabels()]
+    assert [place for place, style in enumerate(styles) if style == "italic"] == reading.unknown["text"] != []
+    three = draw_words({"one": reading}, "text", ("input", "forget", "output")).axes[0]
+    np.testing.assert_array_equal(np.asarray(three.collections[0].get_array())[2], reading.layers[0].output.mean(1))
 
 
 def luminance(colour):
@@ -88,9 +93,9 @@ def test_numbers_can_be_read_on_their_colours():
     figure = draw_words({"one": Reading({"text": words}, [layer], "evaluation", {"text": []})}, "text")
     seen = []
     for axes in figure.axes[:-1]:
-        (image,) = axes.images
-        for text, value in zip(axes.texts, np.asarray(image.get_array()).flatten(), strict=True):
-            lower, higher = sorted((luminance(to_rgb(text.get_color())), luminance(image.to_rgba(value))))
+        (cells,) = axes.collections
+        for text, value in zip(axes.texts, np.asarray(cells.get_array()).flatten(), strict=True):
+            lower, higher = sorted((luminance(to_rgb(text.get_color())), luminance(cells.to_rgba(value))))
             seen.append((higher + 0.05) / (lower + 0.05))
     assert len(seen) == 202
     assert min(seen) >= 4.5
@@ -99,9 +104,9 @@ def test_numbers_can_be_read_on_their_colours():
 def test_a_long_text_is_drawn_in_lines_and_cut(language):
     reading = read_sentence(language, "the cat " * 100)
     figure = draw_words({"one": reading}, "text")
-    panels = [axes for axes in figure.axes if axes.images and axes.get_title(loc="left")]
-    assert sum(axes.images[0].get_array().shape[1] for axes in panels) == MAX_WORDS
-    joined = np.concatenate([np.asarray(axes.images[0].get_array()) for axes in panels], axis=1)
+    panels = [np.asarray(axes.collections[0].get_array()) for axes in figure.axes if axes.get_title(loc="left")]
+    joined = np.concatenate(panels, axis=1)
+    assert joined.shape[1] == MAX_WORDS
     np.testing.assert_array_equal(joined[0], reading.layers[0].input[:MAX_WORDS].mean(1))
     assert f"the first {MAX_WORDS} tokens" in figure.get_suptitle()
 
@@ -116,6 +121,82 @@ def test_units_are_sorted_by_their_mean(translation):
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == reading.tokens["source"]
 
 
+def test_colours_darken_steadily():
+    greys = [np.dot(heat_colours()(k / 40)[:3], (0.3, 0.59, 0.11)) for k in range(41)]
+    assert greys == sorted(greys, reverse=True)
+
+
+def test_lines_can_be_seen_on_light_and_dark_pages():
+    from matplotlib.colors import to_rgb
+
+    for light, dark in [pair for name, pair in THEME.items() if name != "rule"]:
+        assert 1.05 / (luminance(to_rgb(light)) + 0.05) >= 4.5
+        assert (luminance(to_rgb(dark)) + 0.05) / (luminance(to_rgb("#14191f")) + 0.05) >= 4.5
+    assert all(f"--{name}: light-dark({light}, {dark})" in css_variables() for name, (light, dark) in THEME.items())
+    assert f"--heat: {' '.join(HEAT)}" in css_variables()
+
+
+def test_learning_curves_leave_out_what_cannot_be_drawn():
+    def line(kind, tokens, perplexity):
+        return {"kind": kind, "tokens": tokens, "perplexity": perplexity}
+
+    nan, infinite = float("nan"), float("inf")
+    lines = [line("train", 1e4, 5e4), *(line(kind, k * 1e6, y) for kind in ("train", "valid")
+             for k, y in enumerate([900.0, nan, 90.0, infinite, 80.0, -3.0]))]  # fmt: skip
+    figure = draw_learning({"one $ run": lines, "other": []}, "perplexity")
+    train, valid = figure.axes[0].lines
+    assert train.get_alpha() < 0.5
+    assert valid.get_xydata().tolist() == [[2, 90], [4, 80]]  # what was before 2 % of training is left out too
+    assert valid.get_label() == "one $ run"
+    assert figure.axes[0].get_yscale() == "log"
+    ticks = [label for label in figure.axes[0].get_yticklabels() if 80 <= label.get_position()[1] <= 90]
+    assert len(ticks) >= 2
+    assert draw_learning({"one": lines[:1]}, "perplexity") is None
+    assert draw_learning({"one": lines}, "bleu") is None
+
+
+def test_sizes_are_drawn_with_their_scores(tmp_path):
+    size = {"before": 4000, "after": 1e6, "ratio": 4.0}
+    point = {"spec": "gates=int8", "file": size, "bits_per_weight": 8.0, "speed": None, "score": {"after": 86.0}}
+    lost = {**point, "score": {"after": float("nan")}}
+    before = {"bytes": 4e6, "score": {"perplexity": 85.0}}
+    sweep = {"metric": "perplexity", "split": "test", "before": before, "points": {"small": point, "lost": lost}}
+    curve = curve_of(sweep)
+    assert [(each.name, each.megabytes, each.score) for each in curve.points] == [
+        ("not compressed", 4, 85), ("small", 1, 86),
+    ]  # fmt: skip
+    figure = draw_sizes(curve, "run")
+    dots = [dots.get_offsets().tolist() for dots in figure.axes[0].collections]
+    assert dots == [[[4, 85]], [[1, 86]]]
+    assert texts(figure.axes[0]) == ["not compressed  85.00", "small  86.00"]
+    assert figure.axes[0].get_ylabel() == "perplexity on test"
+
+
+def test_labels_are_spread_and_stay_in_order():
+    assert spread([0.1, 0.5, 0.9], 0.1, 0, 1) == pytest.approx([0.1, 0.5, 0.9])
+    assert spread([0.5, 0.5, 0.5], 0.1, 0, 1) == pytest.approx([0.4, 0.5, 0.6])
+    assert spread([0.0, 0.0, 0.95, 1.0], 0.2, 0, 1) == pytest.approx([0.0, 0.2, 0.8, 1.0])
+    assert spread([0.3] * 11, 0.5, 0, 1) == pytest.approx([k / 10 for k in range(11)])
+    assert spread([0.4], 0.1, 0, 1) == [0.4]
+
+
+def test_a_picture_in_a_page_keeps_its_text_and_follows_the_theme(language):
+    reading = read_sentence(language, TEXT)
+    one, two = (svg_element(draw_words({"run": reading}, "text"), label) for label in ('a "label"', "another"))
+    assert one.startswith('<svg role="img" aria-label="a &quot;label&quot;"')
+    assert ">&lt;b&gt;</text>" in one
+    assert "var(--ink)" in one
+    assert not any(light in one for light, _ in THEME.values())
+    assert "<image" not in one
+    assert "<style" not in one
+    ids = [set(re.findall(' id="([^"]*)"', each)) for each in (one, two)]
+    assert ids[0]
+    assert not ids[0] & ids[1]
+    assert {
+        used.lstrip("#") for used in re.findall(r'href="([^"]*)"|url\(#([^)]*)\)', one) for used in used if used
+    } <= ids[0]
+
+
 def test_saturation_while_training():
     def line(tokens, **shares):
         return {"kind": "valid", "tokens": tokens, **{f"saturation/layers.0/{gate}": x for gate, x in shares.items()}}
@@ -124,6 +205,7 @@ def test_saturation_while_training():
     figure = draw_saturation({"one": lines})
     assert figure.axes[1].lines[0].get_xydata().tolist() == [[2, 50], [4, 75]]
     assert figure.axes[0].lines[0].get_label() == "layer 1"
+    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()  # one scale
     assert has_saturation(lines)
     assert not has_saturation(lines[:1])
 

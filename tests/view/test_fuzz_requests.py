@@ -12,6 +12,12 @@ from hypothesis import strategies as st
 from tests.fuzz import JSON, LONG, SHORT, changed, damaged
 
 QUESTION = {"run": "g2", "text": "the cat sat .", "gate": "soft"}
+COUNTS = json.dumps({
+    "mode": "", "data": {"tokens": {"text": 1}},
+    "layers": [{"name": "", "direction": "", "title": "", "gates": {"input": {
+        "mean": 0.5, "below_0.1": 0, "above_0.9": 0, "entropy_bits": 0, "distance_to_nearer_end": 0, "values": 1,
+        "counts": [1] * 100}}}],
+})  # fmt: skip
 PATHS = ["/api/read", "/api/units", "/api/histograms", "/api/runs", "/", "/plotly.js", "/nothing"]
 LATIN = st.text(st.characters(min_codepoint=1, max_codepoint=255, exclude_characters="\r\n"), max_size=30)
 
@@ -92,7 +98,18 @@ def test_bodies_that_are_hard_to_repeat(client, body):
 
 
 @pytest.mark.parametrize(
-    "content", ["[" * 100_000, '{"mode": NaN, "data": 1, "layers": 1}', "3", '{"mode": 1}', '"\\ud800"']
+    "content",
+    [
+        "[" * 100_000,
+        COUNTS.replace("[1,", "[-1,"),
+        COUNTS.replace("[1,", '["1",'),
+        COUNTS.replace("[1,", "["),
+        COUNTS.replace("[1,", f"[{10**99},"),
+        '{"mode": NaN, "data": 1, "layers": 1}',
+        "3",
+        '{"mode": 1}',
+        '"\\ud800"',
+    ],
 )
 def test_counts_that_no_command_wrote(client, paths, content):
     file = paths[0] / "gates" / "gates.json"
@@ -104,7 +121,7 @@ def test_counts_that_no_command_wrote(client, paths, content):
         file.unlink()
         file.parent.rmdir()
     assert answer.status_code == 400
-    assert "cannot be read; make it anew with" in answer.json()["error"]
+    assert "is damaged" in answer.json()["error"]
 
 
 def test_bytes_that_are_no_request(address):

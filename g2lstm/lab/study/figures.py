@@ -11,6 +11,9 @@ from g2lstm.lab.study import results
 from g2lstm.lab.study.plan import BASELINE, METHODS, OURS, Plan, Scale, Study, methods_with_seeds
 from g2lstm.look.examine import Findings, examine
 from g2lstm.look.gallery import as_object
+from g2lstm.look.pictures.histograms import draw_histograms, draw_sigmoid
+from g2lstm.look.pictures.sentence import draw_words
+from g2lstm.look.pictures.style import save
 from g2lstm.look.reading import Reading
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load_translation_model
@@ -48,11 +51,6 @@ def draw_figures(
         data_dir: a folder that holds the named data sets.
         progress: called with the pairs done and those in all.
     """
-    from g2lstm.look.pictures.histograms import draw_histograms
-    from g2lstm.look.pictures.sigmoid import draw_sigmoid
-    from g2lstm.look.pictures.style import save
-    from g2lstm.look.pictures.words import draw_words
-
     folder = out / f"figures-{plans[0].recipe}"
     names = ("figure1and3-histograms", "figure2-sigmoid", "figure4-words")
     files = [folder / f"{name}.{ending}" for name in names for ending in ("png", "svg")] + [folder / "gates.json"]

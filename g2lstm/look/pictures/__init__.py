@@ -1,1 +1,1 @@
-"""Pictures of gates, as PNG and SVG; readable in grey and by colour-blind people."""
+"""Pictures of gates, drawn once for files and report; readable in grey and by colour-blind people."""

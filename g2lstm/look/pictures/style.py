@@ -1,82 +1,177 @@
-"""How the pictures look: sizes, colours that differ in brightness too, dashes and hatches beside the colours."""
+"""How everything we draw looks: the one palette of pictures, report and page, and how a figure becomes a file."""
 
+import io
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from g2lstm.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
-SCALE = "viridis"  # brightness grows all along it
-COLOURS = ("#00204d", "#d9a400", "#5d8fd1", "#a63603", "#4d4d4d", "#009e73")
-MARKERS = ("o", "s", "^", "D", "v", "x")
+# ColorBrewer's YlGnBu: darkens steadily, so values can be told apart in grey and by colour-blind people.
+HEAT = ("#ffffd9", "#edf8b1", "#c7e9b4", "#7fcdbb", "#41b6c4", "#1d91c0", "#225ea8", "#253494", "#081d58")
+# By CSS variable, the colour on a light and on a dark page. Pictures are drawn in the light one.
+THEME = {
+    "ink": ("#1d2530", "#e4e8ee"),
+    "quiet": ("#5b6675", "#9aa6b4"),
+    "rule": ("#dfe4ea", "#2e3945"),
+    "c0": ("#0072b2", "#56b4e9"),
+    "c1": ("#c04e00", "#ff8c42"),
+    "c2": ("#00805d", "#3fcf9f"),
+    "c3": ("#a83f7d", "#e08fc0"),
+    "c4": ("#9a6a00", "#e6b840"),
+    "c5": ("#5b6470", "#a5adb8"),
+}
+INK, QUIET, RULE, *COLOURS = (light for light, _ in THEME.values())
+MARKERS = ("o", "s", "^", "D", "v", "x")  # lines also differ in markers or dashes, for those who don't see colours
 DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
-DARK, LIGHT, MIDDLE = "#00306f", "#e8d174", "#c9ccd1"
-GATE_NAMES = {"input": "input gate $i$", "forget": "forget gate $f$", "output": "output gate $o$"}
-_PNG_DOTS = 150  # an inch
+GATE_NAMES = {"input": "input gate", "forget": "forget gate", "output": "output gate"}
+SEAMLESS: dict[str, Any] = {"edgecolor": "face", "linewidth": 0.8}  # no gaps between the cells of a heat map
+_PNG_DPI = 150
+_FONT = "DejaVu Sans"  # ships with matplotlib
 
 _SETTINGS: dict[Any, Any] = {
+    "font.family": _FONT,
     "font.size": 11,
     "axes.titlesize": 11,
     "axes.labelsize": 11,
     "xtick.labelsize": 10,
     "ytick.labelsize": 10,
     "legend.fontsize": 10,
+    "legend.frameon": False,
+    "text.color": INK,
+    "text.parse_math": False,  # names of runs may have a $
+    "axes.labelcolor": INK,
+    "axes.edgecolor": QUIET,
+    "xtick.color": QUIET,
+    "ytick.color": QUIET,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "grid.color": RULE,
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "hatch.linewidth": 0.6,
-    "svg.hashsalt": "g2lstm",  # the same picture is the same file
+    "svg.hashsalt": "g2lstm",  # the same picture gives the same file
 }
 
 
 @contextmanager
-def styled() -> Iterator[None]:
-    """Matplotlib's settings for these pictures; the user's own are as before at the end."""
+def styled(**settings: str) -> Iterator[None]:
+    """Matplotlib with the settings of our pictures; the user's own come back at the end."""
     import matplotlib
 
-    with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
+    more = {key.replace("_", "."): value for key, value in settings.items()}
+    with matplotlib.rc_context(_SETTINGS | more), warnings.catch_warnings():
         # A character that the font lacks is drawn as a box.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """An empty figure of this size in inches, which keeps its parts from overlapping."""
+    """An empty figure of this size in inches whose parts don't overlap."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def save(figure: "Figure", path: Path) -> list[Path]:
-    """Writes a figure as path.png and path.svg, each complete or not at all."""
+    """Write a figure as path.png and path.svg, each complete or not at all; the files written."""
     files = []
-    facts: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None}}
+    metadata: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None}}
     with styled():
-        for ending, metadata in facts.items():
+        for ending, facts in metadata.items():
             file = path.with_name(f"{path.name}.{ending}")
             with write_atomically(file) as opened:
-                figure.savefig(opened, format=ending, dpi=_PNG_DOTS, metadata=metadata)
-            figure.set_layout_engine("none")  # all has its place now, which need not be found again
+                figure.savefig(opened, format=ending, dpi=_PNG_DPI, metadata=facts)
+            figure.set_layout_engine("none")  # everything has its place now; don't look for it again
             files.append(file)
     return files
 
 
-def plain(text: str) -> str:
-    """A name as it is: not taken for a formula where it has a $."""
-    return text.replace("$", r"\$")
+def svg_element(figure: "Figure", label: str) -> str:
+    """The figure as an <svg> element for a page that defines the variables of `css_variables`.
+
+    Text stays text, and colours follow the page's light or dark theme.
+
+    Args:
+        figure: the picture.
+        label: what it shows, for screen readers; unique in the page.
+    """
+    drawn = io.BytesIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with styled(svg_fonttype="none", svg_hashsalt=label):  # the salt keeps ids of several pictures apart
+        figure.savefig(drawn, format="svg", transparent=True, metadata=nothing)
+    text = drawn.getvalue().decode()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<style.*?</style>|<!--.*?-->", "", text, flags=re.DOTALL)  # it would style the whole page
+    text = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", text)  # every picture has these
+    text = re.sub(r'(?<=<path d=")[^"]*', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)
+    text = re.sub(r"\s*\n\s*", " ", text)
+    text = text.replace(f"'{_FONT}'", f"'{_FONT}', Verdana, sans-serif")  # which is as wide
+    for name, (light, _) in THEME.items():
+        text = text.replace(light, f"var(--{name})")
+    return text.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1)
+
+
+def css_variables() -> str:
+    """The palette as a CSS rule; which of two colours applies follows from the element's `color-scheme`."""
+    colours = [f"--{name}: light-dark({light}, {dark});" for name, (light, dark) in THEME.items()]
+    return f":root {{ {' '.join(colours)} --heat: {' '.join(HEAT)}; }}\n"
+
+
+def heat_colours() -> "Colormap":
+    """Matplotlib's version of `HEAT`."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("gates", HEAT, N=129)
+
+
+def colour_bar(figure: "Figure", drawn: "ScalarMappable", panels: "list[Axes]", **options: Any) -> None:
+    """Add the colour scale of a heat map beside its panels."""
+    bar = figure.colorbar(drawn, ax=panels, **options)
+    bar.outline.set_visible(False)
+    if bar.solids is not None:
+        bar.solids.set_rasterized(False)  # as an image it would be an address in a page
+        bar.solids.set(**SEAMLESS)
+
+
+def ink_on(rgb: Sequence[float]) -> str:
+    """Black or white, whichever reads better on a colour (red, green, blue from 0 to 1): contrast is at least 4.5:1."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in rgb]
+    red, green, blue = linear
+    return "#000000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "#ffffff"
 
 
 def short(word: str) -> str:
-    """A word that is not too long to stand beside an axis."""
+    """A word cut to fit beside an axis."""
     return word if len(word) <= 16 else f"{word[:15]}…"
 
 
-def mark_unit_interval(axes: "Axes") -> None:
-    """The x axis of a gate's values."""
+def unit_interval(axes: "Axes") -> None:
+    """Prepare the x axis for gate values."""
     axes.set_xlim(0, 1)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "", "0.5", "", "1"])
+
+
+def log_scale(axes: "Axes", which: Literal["x", "y"], low: float, high: float) -> None:
+    """Make the x or y axis logarithmic, with round numbers even where the values span less than a power of ten."""
+    from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
+
+    is_wide = high > 5 * low
+    ticks = FixedLocator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high))
+    axes.set(**{f"{which}scale": "log"})
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)) if is_wide else ticks)
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))

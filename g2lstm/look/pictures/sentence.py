@@ -1,0 +1,132 @@
+"""Heat maps of one text: the mean gates at each word, and every unit at each word."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from g2lstm.look.pictures.style import (
+    GATE_NAMES,
+    SEAMLESS,
+    colour_bar,
+    heat_colours,
+    ink_on,
+    new_figure,
+    short,
+    styled,
+)
+from g2lstm.look.reading import LayerReading, Reading
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_WORDS = 120  # drawn of a text
+_WORDS_IN_LINE = 17
+_WORD, _ROW = 0.56, 0.34  # inches for a word and for a row of cells
+_LABELS = 30  # over the units of a longer text, not every word is written
+
+
+class _Line(NamedTuple):
+    """Some words of one run: a panel of the picture."""
+
+    run: str
+    words: list[str]
+    unknown: set[int]  # positions of words outside the vocabulary
+    rows: list[str]
+    values: npt.NDArray[np.float32]  # (rows, words)
+
+
+def draw_words(readings: Mapping[str, Reading], side: str, gates: Sequence[str] = ("input", "forget")) -> "Figure":
+    """The paper's Figure 4: gates averaged over units at each word, one run above the other; long texts wrap.
+
+    Words outside the vocabulary are in italics.
+
+    Args:
+        readings: of the same text, by run name.
+        side: whose words to show: "text", "source" or "target".
+        gates: which gates to show.
+    """
+    longest = max(len(reading.tokens[side]) for reading in readings.values())
+    parts = -(-min(longest, MAX_WORDS) // _WORDS_IN_LINE)
+    width = -(-min(longest, MAX_WORDS) // parts)
+    lines = [
+        _line(name, reading, side, gates, slice(start, min(start + width, MAX_WORDS)))
+        for start in range(0, parts * width, width)
+        for name, reading in readings.items()
+        if len(reading.tokens[side]) > start
+    ]
+    with styled():
+        heights = [len(line.rows) * _ROW for line in lines]
+        figure = new_figure(max(width * _WORD + 2.8, 6.5), sum(heights) + 1.35 * len(lines) + 0.5)
+        panels: list[Axes] = figure.subplots(len(lines), 1, squeeze=False, height_ratios=heights)[:, 0].tolist()
+        for axes, line in zip(panels, lines, strict=True):
+            _draw_line(axes, line, width)
+        cells = panels[0].collections[0]
+        colour_bar(figure, cells, panels, label="mean over units", fraction=0.03, pad=0.01, aspect=25)
+        modes = " / ".join(dict.fromkeys(reading.mode for reading in readings.values()))
+        cut = f"; the first {MAX_WORDS} tokens" if longest > MAX_WORDS else ""
+        figure.suptitle(f"gates at each token of the {side}{cut}; {modes}", fontsize=10)
+    return figure
+
+
+def _line(name: str, reading: Reading, side: str, gates: Sequence[str], part: slice) -> _Line:
+    layers = [layer for layer in reading.layers if layer.side == side]
+    values = [getattr(layer, gate)[part].mean(1) for layer in layers for gate in gates]
+    rows = [f"{layer.title}, {gate[0]}" for layer in layers for gate in gates]
+    unknown = {place - part.start for place in reading.unknown[side]}
+    return _Line(name, reading.tokens[side][part], unknown, rows, np.stack(values))
+
+
+def _draw_line(axes: "Axes", line: _Line, width: int) -> None:
+    rows, columns = line.values.shape
+    edges = np.arange(columns + 1) - 0.5, np.arange(rows + 1) - 0.5
+    cells = axes.pcolormesh(*edges, line.values, cmap=heat_colours(), vmin=0, vmax=1, **SEAMLESS)
+    colours = cells.to_rgba(line.values)
+    for (row, column), value in np.ndenumerate(line.values):
+        ink = ink_on(colours[row, column, :3].tolist())
+        number = f"{value:.2f}".removeprefix("0")
+        axes.text(column, row, number, ha="center", va="center", color=ink, fontsize=9.5)
+    axes.set(xlim=(-0.5, width - 0.5), ylim=(rows - 0.5, -0.5))
+    axes.set_yticks(range(len(line.rows)), line.rows)
+    words = [short(word) for word in line.words]
+    axes.set_xticks(range(len(words)), words, rotation=50, rotation_mode="anchor", ha="left")
+    axes.tick_params(length=0, top=False, bottom=False, labeltop=True, labelbottom=False)
+    for place, label in enumerate(axes.get_xticklabels()):
+        label.set_fontstyle("italic" if place in line.unknown else "normal")
+    axes.spines[:].set_visible(False)
+    axes.set_title(line.run, loc="left", fontweight="bold")
+
+
+def draw_units(layers: Mapping[str, LayerReading], words: Sequence[Sequence[str]], mode: str) -> "Figure":
+    """Every unit of one layer at each word: three gates side by side, one run above the other, units sorted by mean.
+
+    Args:
+        layers: readings of the same layer by run name.
+        words: the tokens that each of them read.
+        mode: evaluation or training, in words.
+    """
+    with styled():
+        labels = min(max(map(len, words)), _LABELS)
+        figure = new_figure(max(9.0, 3 * (0.16 * labels + 0.5) + 1.2), 3.9 * len(layers) + 0.4)
+        grid = figure.subplots(len(layers), 3, squeeze=False)
+        for row, (name, layer), tokens in zip(grid, layers.items(), words, strict=True):
+            for axes, gate in zip(row, GATE_NAMES, strict=True):
+                values = getattr(layer, gate)[:MAX_WORDS]
+                steps, units = values.shape
+                by_mean = values[:, values.mean(0).argsort()].T
+                image = axes.imshow(
+                    by_mean, cmap=heat_colours(), vmin=0, vmax=1, aspect="auto", interpolation="nearest"
+                )
+                places = range(0, steps, -(-steps // _LABELS))
+                written = [short(tokens[place]) for place in places]
+                axes.set_xticks(list(places), written, rotation=90, fontsize=9)
+                axes.set_yticks([0, units - 1], ["1", str(units)])
+                axes.spines[:].set_visible(False)
+            row[0].set_ylabel(f"{name}\nunits, sorted by mean")
+        for axes, title in zip(grid[0], GATE_NAMES.values(), strict=True):
+            axes.set_title(title)
+        colour_bar(figure, image, grid[:, -1].tolist(), label="gate value", fraction=0.06, pad=0.02, aspect=25)
+        figure.suptitle(f"{next(iter(layers.values())).title}; {mode}", fontsize=10)
+    return figure
