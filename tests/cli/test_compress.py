@@ -11,7 +11,7 @@ import pytest
 from g2lstm.cli.compress import HELP
 from g2lstm.cli.main import main
 from g2lstm.compression.spec import PRESETS
-from g2lstm.lab.bench import compression, curve
+from g2lstm.lab.bench import compression
 from tests.runs.toys import language_run, translation_run
 
 SPEC = "gates=round:0.2,clip:0.4; cell=int8; embedding=int8"
@@ -270,29 +270,3 @@ def test_a_damaged_sweep(call, run, content):
 def test_a_sweep_needs_what_draws(call, run, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly", None)
     _refused(call, run, "plotly, which is not installed", "compress", run, "--sweep")
-
-
-def test_labels_do_not_overlap_in_the_picture(tmp_path):
-    from matplotlib.figure import Figure
-
-    points = {
-        f"preset-{k}": {
-            "spec": "gates=int8", "file": {"after": 1e6 * (k + 1), "ratio": 9 / (k + 1)}, "bits_per_weight": 4.0,
-            "speed": None, "score": {"after": 85 + 0.001 * k},
-        }
-        for k in range(10)
-    }  # fmt: skip
-    before = {"bytes": 2e7, "score": {"perplexity": 85.0}, "bits_per_weight": 32.0}
-    sweep = {"run": "<b>run</b>", "metric": "perplexity", "split": "test", "before": before, "points": points}
-    figures = []
-    save = Figure.savefig
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figure, "savefig", lambda figure, *a, **k: (figures.append(figure), save(figure, *a, **k)))
-        curve.draw(sweep, tmp_path)
-    [figure] = figures
-    labels = [text for text in figure.axes[0].texts if text.get_text()]
-    boxes = [label.get_window_extent(figure.canvas.get_renderer()) for label in labels]
-    assert len(boxes) == 11
-    for k, box in enumerate(boxes):
-        assert not any(box.overlaps(other) for other in boxes[:k])
-        assert box.x1 < figure.bbox.x1

@@ -172,6 +172,24 @@ def test_sizes_are_drawn_with_their_scores(tmp_path):
     assert figure.axes[0].get_ylabel() == "perplexity on test"
 
 
+def test_names_of_sizes_do_not_overlap():
+    points = {
+        f"preset-{k}": {
+            "spec": "gates=int8", "file": {"after": 1e6 * (k + 1), "ratio": 9 / (k + 1)}, "bits_per_weight": 4.0,
+            "speed": None, "score": {"after": 85 + 0.001 * k},
+        }
+        for k in range(10)
+    }  # fmt: skip
+    before = {"bytes": 2e7, "score": {"perplexity": 85.0}}
+    sweep = {"metric": "perplexity", "split": "test", "before": before, "points": points}
+    figure = draw_sizes(curve_of(sweep), "run")
+    boxes = [label.get_window_extent() for label in figure.axes[0].texts]
+    assert len(boxes) == 11
+    for k, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[:k])
+        assert box.x1 < figure.bbox.x1
+
+
 def test_labels_are_spread_and_stay_in_order():
     assert spread([0.1, 0.5, 0.9], 0.1, 0, 1) == pytest.approx([0.1, 0.5, 0.9])
     assert spread([0.5, 0.5, 0.5], 0.1, 0, 1) == pytest.approx([0.4, 0.5, 0.6])
