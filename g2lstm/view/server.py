@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from g2lstm.errors import G2Error
+from g2lstm.look.examine import GatesFile
 from g2lstm.version import __version__
 from g2lstm.view.answers import reading_answer, unit_answer, units_answer
 from g2lstm.view.guard import Guard
@@ -123,10 +124,7 @@ def create_app(runs: Sequence[ViewedRun], *, hosts: Iterable[str] = LOOPBACK, an
     @app.post("/api/histograms")
     async def histograms(question: RunQuestion) -> JSONResponse:
         run = run_named(question.run)
-        found = await run.statistics()
-        if found is None:
-            return JSONResponse({"command": f"g2lstm gates {run.directory.path}"})
-        return JSONResponse(found.model_dump(by_alias=True, exclude_none=True))
+        return JSONResponse(histograms_answer(run, await run.statistics()))
 
     @app.get("/plotly.js")
     async def plotly(request: Request) -> Response:
@@ -134,6 +132,13 @@ def create_app(runs: Sequence[ViewedRun], *, hosts: Iterable[str] = LOOPBACK, an
         return _file_response(request, content, tag, "text/javascript", is_compressed=True)
 
     return app
+
+
+def histograms_answer(run: ViewedRun, found: GatesFile | None) -> dict[str, Any]:
+    """The counts, or the command that makes them."""
+    if found is None:
+        return {"command": f"g2lstm gates {run.directory.path}"}
+    return found.model_dump(by_alias=True, exclude_none=True)
 
 
 def _check_index(name: str, value: int, count: int) -> None:
