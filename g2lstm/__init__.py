@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from g2lstm.compression.model import compress
     from g2lstm.compression.stream import stream
     from g2lstm.nn.convert import convert_, freeze_
-    from g2lstm.nn.gates import Gates
+    from g2lstm.nn.gate import Gates
     from g2lstm.nn.lstm import G2LSTM
     from g2lstm.nn.record import GateRecord, record_gates
     from g2lstm.runs.trained import load
@@ -35,7 +35,7 @@ __all__ = [
 _LATER = {
     "G2LSTM": "g2lstm.nn.lstm",
     "GateRecord": "g2lstm.nn.record",
-    "Gates": "g2lstm.nn.gates",
+    "Gates": "g2lstm.nn.gate",
     "compress": "g2lstm.compression.model",
     "convert_": "g2lstm.nn.convert",
     "freeze_": "g2lstm.nn.convert",

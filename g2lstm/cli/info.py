@@ -9,7 +9,6 @@ from rich.table import Table
 from g2lstm.cli.options import Json
 from g2lstm.cli.output import console
 from g2lstm.nn import kernel
-from g2lstm.nn.backends import describe
 from g2lstm.version import __version__
 
 
@@ -24,7 +23,7 @@ def info(
         "processor": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
     }
-    backends = describe()
+    backends = describe_backends()
     kernels = {"packed weights": kernel.find().description}
     if as_json:
         print(json.dumps({**facts, "backends": backends, "kernels": kernels}))
@@ -37,3 +36,20 @@ def info(
     for name, value in kernels.items():
         table.add_row(f"kernel for {name}", value)
     console().print(table)
+
+
+def describe_backends() -> dict[str, str]:
+    """What each backend is here, and if the native one is not compiled, why."""
+    found = kernel.find()
+    fused = {
+        "oneDNN on the CPU": torch.backends.mkldnn.is_available(),
+        "cuDNN on CUDA": torch.backends.cudnn.is_available(),
+        "MPS": torch.backends.mps.is_available(),
+    }
+    names = [name for name, is_here in fused.items() if is_here] or ["torch's own loops"]
+    return {
+        "reference": "the paper's equations as a plain loop",
+        "stock": "torch's fused LSTM: " + ", ".join(names),
+        "native": found.description if found.library else f"torch operations, slower ({found.description})",
+        "auto": "native on the CPU for training and hard gates; elsewhere reference for hard gates; otherwise stock",
+    }

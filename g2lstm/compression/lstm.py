@@ -16,12 +16,11 @@ from g2lstm.compression.thin import Parts, ThinWeights, expand_parts
 from g2lstm.errors import G2Error
 from g2lstm.nn.checks import Arranged
 from g2lstm.nn.convert import shape_of, to_lstm
-from g2lstm.nn.draw import runs_eagerly
-from g2lstm.nn.gate import GateRule, GateValues
-from g2lstm.nn.gates import Gates, collect, gate_values
-from g2lstm.nn.layer import LayerOutput, Weights
+from g2lstm.nn.gate import GateRule, Gates, GateValues
+from g2lstm.nn.layer import Direction, LayerOutput, Weights, gate_values
 from g2lstm.nn.lstm import G2LSTM
 from g2lstm.nn.mode import must_unpack
+from g2lstm.nn.random import runs_eagerly
 
 LETTERS = "ifgo"  # the gates, in the order of their rows
 MOST_SEQUENCES = 5  # of codes so many are read packed, one after the other; more are faster side by side, unpacked
@@ -161,13 +160,13 @@ class CompressedLSTM(G2LSTM):
                 h, c = arranged.h[len(ends)], arranged.c[len(ends)]
                 ends.append(reader.read(len(ends), x, h, c, batch_sizes, d == 1))
                 if wants_gates:
-                    one = gate_values(x, ends[-1].out, h, weights[index][d], rule, None, batch_sizes, d == 1)
-                    values.append(one)
+                    direction = Direction(x, h, c, weights[index][d], rule, None, batch_sizes, d == 1)
+                    values.append(gate_values(direction, ends[-1].out))
             x = torch.cat([end.out for end in ends[-self.directions :]], dim=-1)
         result = LayerOutput(x, torch.stack([end.h for end in ends]), torch.stack([end.c for end in ends]))
         if not wants_gates:
             return result, None
-        gates = collect(values, batch_sizes, arranged.unsorted_indices, arranged.is_batched, self.training)
+        gates = arranged.restore_gates(values, self.training)
         if self._gate_listener is not None:
             self._gate_listener(gates)
         return result, gates

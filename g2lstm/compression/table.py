@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from g2lstm.compression.matrix import Dense, Encoded, Grid, GroupInt4, LowRank, RowIntegers
 from g2lstm.errors import G2Error
-from g2lstm.nn.draw import runs_eagerly
+from g2lstm.nn.random import runs_eagerly
 
 
 class Table:

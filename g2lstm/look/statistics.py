@@ -10,7 +10,7 @@ from g2lstm.errors import G2Error
 from g2lstm.look.histogram import GateHistogram
 from g2lstm.look.places import Place, places
 from g2lstm.look.reading import GATES
-from g2lstm.nn.gates import Gates
+from g2lstm.nn.gate import Gates
 
 
 class GateStatistics(Mapping[Place, dict[str, GateHistogram]]):

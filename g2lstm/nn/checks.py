@@ -8,25 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.backends import BACKENDS
-from g2lstm.nn.gate import EVAL_GATES, NOISY_GATES
+from g2lstm.nn.gate import EVAL_GATES, NOISY_GATES, Gates, GateValues
 from g2lstm.nn.layer import LayerOutput
 
 if TYPE_CHECKING:
     from g2lstm.nn.lstm import GatedLSTM
 
 METHODS = ("gumbel", "sigmoid", "sharpened")
+BACKENDS = ("auto", "reference", "stock", "native")
+OPTIONS = ("method", "tau", "noise_rate", "gates", "eval_gate", "weight_dropout", "backend")
 _CHOICES = {"method": METHODS, "gates": tuple(NOISY_GATES), "eval_gate": EVAL_GATES, "backend": BACKENDS}
 
 
-OPTIONS = ("method", "tau", "noise_rate", "gates", "eval_gate", "weight_dropout", "backend")
-
-
 def checked_option(name: str, value: Any) -> str | float:
-    """The value of one of `OPTIONS`, or an error if it cannot be one."""
+    """The value of one of `OPTIONS`; raises if it is not allowed."""
     if name in _CHOICES:
         if value not in _CHOICES[name]:
             names = ", ".join(repr(choice) for choice in _CHOICES[name])
@@ -81,9 +79,26 @@ class Arranged:
             return out.squeeze(1), (h.squeeze(1), c.squeeze(1))
         return out.transpose(0, 1) if self.batch_first else out, (h, c)
 
+    def restore_gates(self, values: Sequence[GateValues], training: bool) -> Gates:
+        """The gates of all layers and directions in the shape that callers see."""
+        lengths = None
+
+        def shaped(tensor: Tensor) -> Tensor:
+            nonlocal lengths
+            if self.batch_sizes is not None:
+                packed = PackedSequence(tensor, self.batch_sizes, None, self.unsorted_indices)
+                tensor, lengths = pad_packed_sequence(packed, padding_value=float("nan"))
+                return tensor
+            return tensor if self.is_batched else tensor.squeeze(1)
+
+        i, f, g, o = (tuple(shaped(value[gate]) for value in values) for gate in range(4))
+        return Gates(input=i, forget=f, candidate=g, output=o, lengths=lengths, training=training)
+
 
 def arrange(layer: "GatedLSTM", input: Tensor | PackedSequence, hx: tuple[Tensor, Tensor] | None) -> Arranged:
     """Checks input and states, and lays them out time first."""
+    batch_sizes = sorted_indices = unsorted_indices = None
+    is_batched, batch_first = True, False
     if isinstance(input, PackedSequence):
         x, batch_sizes, sorted_indices, unsorted_indices = input
         if batch_sizes.dtype != torch.int64 or not (torch.compiler.is_compiling() or _fit(batch_sizes, len(x))):
@@ -91,49 +106,26 @@ def arrange(layer: "GatedLSTM", input: Tensor | PackedSequence, hx: tuple[Tensor
                 f"a PackedSequence needs int64 batch_sizes that never grow and sum to its {len(x)} rows, got "
                 f"{batch_sizes}; make it with torch.nn.utils.rnn.pack_sequence or pack_padded_sequence"
             )
-        batch, is_batched, batch_first = int(batch_sizes[0]), True, False
+        batch = int(batch_sizes[0])
     else:
         if not isinstance(input, Tensor):
             raise G2Error(f"the input must be a tensor or a PackedSequence, got {type(input).__name__}")
-        x, batch_sizes, sorted_indices, unsorted_indices = input, None, None, None
-        if x.dim() not in (2, 3):
+        if input.dim() not in (2, 3):
             raise G2Error(
                 "the input must have 3 dimensions, or 2 if unbatched, or be a PackedSequence; "
-                f"got one of shape {tuple(x.shape)}"
+                f"got shape {tuple(input.shape)}"
             )
-        is_batched, batch_first = x.dim() == 3, layer.batch_first and x.dim() == 3
-        if not is_batched:
-            x = x.unsqueeze(1)
-        elif batch_first:
-            x = x.transpose(0, 1)
+        is_batched = input.dim() == 3
+        batch_first = layer.batch_first and is_batched
+        x = input.unsqueeze(1) if not is_batched else input.transpose(0, 1) if batch_first else input
         if x.size(0) == 0:
             raise G2Error(f"the sequence must have at least one step, got an input of shape {tuple(input.shape)}")
         batch = x.size(1)
     _check_features(layer, x)
-    width = layer.proj_size or layer.hidden_size
-    stacked = layer.num_layers * layer.directions
     if hx is None:
-        h = torch.zeros(stacked, batch, width, dtype=x.dtype, device=x.device)
-        c = torch.zeros(stacked, batch, layer.hidden_size, dtype=x.dtype, device=x.device)
+        h, c = (torch.zeros(_state_shape(layer, name, batch), dtype=x.dtype, device=x.device) for name in "hc")
     else:
-        if not isinstance(hx, tuple | list) or len(hx) != 2:
-            raise G2Error(f"the first states must be two tensors, (h, c), got {type(hx).__name__}")
-        h, c = hx
-        for name, state, size in (("h", h, width), ("c", c, layer.hidden_size)):
-            if state.dtype != x.dtype and not is_autocast(x):
-                raise G2Error(
-                    f"the first state {name} is {state.dtype}, but the input is {x.dtype}; convert one of them"
-                )
-            if state.device != x.device:
-                raise G2Error(
-                    f"the first state {name} is on {state.device}, but the input on {x.device}; move one of them"
-                )
-            expected = (stacked, batch, size) if is_batched else (stacked, size)
-            if tuple(state.shape) != expected:
-                raise G2Error(
-                    f"the first state {name} must have shape {expected}, that is (layers * directions, "
-                    f"{'batch, ' if is_batched else ''}features), got {tuple(state.shape)}"
-                )
+        h, c = _checked_states(layer, hx, x, batch if is_batched else None)
         if not is_batched:
             h, c = h.unsqueeze(1), c.unsqueeze(1)
         if sorted_indices is not None:
@@ -142,7 +134,7 @@ def arrange(layer: "GatedLSTM", input: Tensor | PackedSequence, hx: tuple[Tensor
 
 
 def _fit(batch_sizes: Tensor, rows: int) -> bool:
-    """Whether so many sequences at each step, the longest first, can make up so many rows."""
+    """Whether steps with this many sequences each, the longest sequences first, make up this many rows."""
     sizes = batch_sizes.tolist()
     return bool(sizes) and sizes == sorted(sizes, reverse=True) and sizes[-1] > 0 and sum(sizes) == rows
 
@@ -160,6 +152,34 @@ def _check_features(layer: "GatedLSTM", x: Tensor) -> None:
             f"the input is {x.dtype}, but the weights are {dtype}; "
             f"convert one of them: input.to({dtype}) or layer.to({x.dtype})"
         )
+
+
+def _checked_states(layer: "GatedLSTM", hx: Any, x: Tensor, batch: int | None) -> tuple[Tensor, Tensor]:
+    """The two first states; `batch` is None if they have no such dimension."""
+    if not isinstance(hx, tuple | list) or len(hx) != 2:
+        raise G2Error(f"the first states must be two tensors, (h, c), got {type(hx).__name__}")
+    for name, state in zip("hc", hx, strict=True):
+        if state.dtype != x.dtype and not is_autocast(x):
+            raise G2Error(f"the first state {name} is {state.dtype}, but the input is {x.dtype}; convert one of them")
+        if state.device != x.device:
+            raise G2Error(
+                f"the first state {name} is on {state.device}, but the input is on {x.device}; move one of them"
+            )
+        expected = _state_shape(layer, name, batch)
+        if tuple(state.shape) != expected:
+            raise G2Error(
+                f"the first state {name} must have shape {expected}, that is (layers * directions, "
+                f"{'' if batch is None else 'batch, '}features), got {tuple(state.shape)}"
+            )
+    h, c = hx
+    return h, c
+
+
+def _state_shape(layer: "GatedLSTM", name: str, batch: int | None) -> tuple[int, ...]:
+    stacked, width = layer.num_layers * layer.directions, layer.hidden_size
+    if name == "h" and layer.proj_size:
+        width = layer.proj_size
+    return (stacked, width) if batch is None else (stacked, batch, width)
 
 
 def is_autocast(x: Tensor) -> bool:
@@ -184,8 +204,8 @@ def arrange_noise(layer: "GatedLSTM", noise: Sequence[Tensor], arranged: Arrange
             raise G2Error(f"noise[{index}] must have shape {expected}, got {tuple(tensor.shape)}")
         if tensor.device != arranged.x.device:
             raise G2Error(
-                f"noise[{index}] is on {tensor.device}, but the input on {arranged.x.device}; move one of them"
+                f"noise[{index}] is on {tensor.device}, but the input is on {arranged.x.device}; move one of them"
             )
         if not tensor.isfinite().all():
-            raise G2Error(f"noise[{index}] must be finite; torch.rand(...).logit() can return -inf, draw that anew")
+            raise G2Error(f"noise[{index}] must be finite; torch.rand(...).logit() can return -inf: draw it again")
     return [tensor.detach() if arranged.is_batched else tensor.detach().unsqueeze(1) for tensor in noise]

@@ -1,6 +1,7 @@
-"""The gate of the paper as pure functions: logistic noise, temperature, sampling, evaluation, the Proposition."""
+"""The gates of the paper: how pre-activations become gates, the values that callers see, and the Proposition."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,14 +9,13 @@ import torch
 from torch import Tensor
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.random import words_of
 
-NOISY_GATES = {"if": 2, "ifo": 3}  # which gates are pushed to 0 or 1, and how many they are
+NOISY_GATES = {"if": 2, "ifo": 3}  # which gates are pushed towards 0 or 1, and how many these are
 EVAL_GATES = ("soft", "tempered", "hard")
 
 
 class GateValues(NamedTuple):
-    """The four gates of one step or of many, each (..., H), in torch's order."""
+    """The four gates of one or many steps, each (..., H), in torch's order."""
 
     i: Tensor
     f: Tensor
@@ -30,7 +30,7 @@ class GateRule:
     Attributes:
         tau: the temperature that divides the pre-activations of the gates in `gates`; 1 for plain sigmoids.
         gates: "if", or "ifo" where the output gate is treated like the other two.
-        hard: replace their sigmoid by the step function 1[a >= 0].
+        hard: whether the step function 1[a >= 0] replaces their sigmoid.
     """
 
     tau: float = 1.0
@@ -52,7 +52,7 @@ class GateRule:
 
         Args:
             alpha: (..., 4H), pre-activations W_x x + W_h h + b in the order i, f, g, o.
-            noise: (..., 2H) for i, f or (..., 3H) for i, f, o; None for none.
+            noise: (..., 2H) for i, f or (..., 3H) for i, f, o; None for no noise.
         """
         i, f, g, o = alpha.chunk(4, dim=-1)
         noises = noise.chunk(self.noisy_gates, dim=-1) if noise is not None else (None,) * self.noisy_gates
@@ -64,11 +64,49 @@ class GateRule:
         return hard_gate(alpha) if self.hard else sampled_gate(alpha, self.tau, noise)
 
     def row_scale(self, hidden: int, like: Tensor) -> Tensor:
-        """What the rows of W_x, W_h and b are multiplied by to make this rule a plain LSTM's: (4H,)."""
+        """The factors of the rows of W_x, W_h and b with which a plain LSTM follows this rule: (4H,)."""
         sharpness = torch.ones(4, hidden, dtype=like.dtype, device=like.device)
         for gate in (0, 1, 3)[: self.noisy_gates]:
             sharpness[gate] = 1 / self.tau
         return sharpness.flatten()
+
+
+@dataclass(frozen=True)
+class Gates:
+    """The gates of one forward call.
+
+    Attributes:
+        input, forget, candidate, output: one (T, B, H) tensor per layer and direction, in the order of
+            `torch.nn.LSTM`: l0, l0_reverse, l1, ...; (T, H) for an unbatched input. The gates of a PackedSequence are
+            NaN after a sequence's end.
+        lengths: (B,), of a PackedSequence's sequences; None where all have the full length.
+        training: whether they were taken in training mode (noise, temperature) or in evaluation.
+    """
+
+    input: tuple[Tensor, ...]
+    forget: tuple[Tensor, ...]
+    candidate: tuple[Tensor, ...]
+    output: tuple[Tensor, ...]
+    lengths: Tensor | None
+    training: bool
+
+    def detach(self) -> "Gates":
+        """The same values, cut off from autograd."""
+        return self._map(Tensor.detach, self.lengths)
+
+    def known(self, is_token: Tensor) -> "Gates":
+        """The same values, NaN where a batch is only padding; for calls whose sequences were padded, not packed.
+
+        Args:
+            is_token: (T, B), truth values.
+        """
+        padding = is_token.logical_not().unsqueeze(-1)
+        return self._map(lambda tensor: tensor.masked_fill(padding, torch.nan), is_token.sum(0))
+
+    def _map(self, function: Callable[[Tensor], Tensor], lengths: Tensor | None) -> "Gates":
+        parts = (self.input, self.forget, self.candidate, self.output)
+        i, f, g, o = (tuple(map(function, part)) for part in parts)
+        return Gates(i, f, g, o, lengths, self.training)
 
 
 def sampled_gate(alpha: Tensor, tau: float, noise: Tensor | None = None) -> Tensor:
@@ -81,52 +119,6 @@ def sampled_gate(alpha: Tensor, tau: float, noise: Tensor | None = None) -> Tens
 def hard_gate(alpha: Tensor) -> Tensor:
     """1[alpha >= 0], with no gradient; a NaN stays a NaN."""
     return torch.where(alpha.detach().isnan(), alpha.detach(), (alpha.detach() >= 0).to(alpha.dtype))
-
-
-def logistic_from_words(words: Tensor, rate: float, dtype: torch.dtype) -> Tensor:
-    """Standard logistic noise with probability `rate`, else 0, from words of random bits.
-
-    Of the M = 2^32 values of a word w the first K = rate M carry noise. Such a word stands for the middle of its cell
-    of the unit interval, u = (w + 1/2) / K, and log(u / (1 - u)) = log((w + 1/2) / ((K - 1 - w) + 1/2)). Both halves
-    of the fraction are at least 1/2, so every word gives a finite value, and the values are symmetric: no epsilon.
-
-    Args:
-        words: int64 for float64 noise, of which 62 bits are used, so that integers do not overflow; else int32.
-        rate: probability of noise, in [0, 1].
-        dtype: of the result; bfloat16 and float16 are computed in float32 and rounded once.
-    """
-    exact = dtype if dtype == torch.float64 else torch.float32
-    words = words.to(torch.int64).bitwise_and(2 ** bits_used(dtype) - 1)
-    last = last_noisy_word(rate, dtype)
-    odds = (words.to(exact) + 0.5) / ((last - words).to(exact) + 0.5)
-    return torch.where(words <= last, odds.clamp_min(0.0).log(), 0.0).to(dtype)
-
-
-def bits_used(dtype: torch.dtype) -> int:
-    """How many bits of a word decide on one element of noise."""
-    return 62 if dtype == torch.float64 else 32
-
-
-def last_noisy_word(rate: float, dtype: torch.dtype) -> int:
-    """The last value of a word that carries noise at this rate; -1 if none does."""
-    return round(rate * 2 ** bits_used(dtype)) - 1
-
-
-def logistic_noise(stream: Tensor, count: int, rate: float, dtype: torch.dtype) -> Tensor:
-    """Log U - log(1 - U), U uniform, for each of `count` elements with probability `rate`, else 0.
-
-    Exact to the resolution of the words: 32 random bits an element (62 for float64), tails out to +-22.9 (+-43.7).
-
-    Args:
-        stream: from `g2lstm.nn.random.draw_stream`; the same stream gives the same noise.
-        count: elements.
-        rate: probability of noise.
-        dtype: of the noise.
-    """
-    if dtype == torch.float64:
-        return logistic_from_words(words_of(stream, count), rate, dtype)
-    words = words_of(stream, (count + 1) // 2).view(torch.int32)[:count]  # a 64-bit word serves two elements
-    return logistic_from_words(words, rate, dtype)
 
 
 def saturation_probability(alpha: Tensor, tau: float, epsilon: float) -> Tensor:

@@ -1,14 +1,14 @@
-"""What every backend is given and gives back: the weights of one layer, its steps, and the call they share."""
+"""What every backend takes and returns: the weights of one layer, its input and states, and how its rows make steps."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from g2lstm.nn.draw import Drop, drop
-from g2lstm.nn.gate import GateRule
+from g2lstm.nn.gate import GateRule, GateValues
+from g2lstm.nn.random import drop
 
 
 class Weights(NamedTuple):
@@ -19,14 +19,12 @@ class Weights(NamedTuple):
     b_x: Tensor | None  # (4H,)
     b_h: Tensor | None  # (4H,)
     w_r: Tensor | None  # (R, H), the projection h = W_r (o tanh c)
-    drop: Drop | None = None  # DropConnect that W_h is still to be put through, the same whenever it is applied
+    choice: Tensor | None = None  # of weights that DropConnect has yet to drop from W_h, see `draw_drop`
 
     @property
     def dropped(self) -> "Weights":
         """With DropConnect applied to W_h."""
-        if self.drop is None:
-            return self
-        return self._replace(w_h=drop(self.w_h, self.drop.stream, self.drop.probability), drop=None)
+        return self if self.choice is None else self._replace(w_h=drop(self.w_h, self.choice), choice=None)
 
     @property
     def bias(self) -> Tensor | None:
@@ -34,23 +32,23 @@ class Weights(NamedTuple):
         return None if self.b_x is None or self.b_h is None else self.b_x + self.b_h
 
     def from_x(self, x: Tensor) -> Tensor:
-        """What the input gives to the pre-activations, W_x x + b: (..., 4H) of x (..., I)."""
+        """What the input adds to the pre-activations, W_x x + b: x (..., I) to (..., 4H)."""
         return product(x, self.w_x, self.bias)
 
     def from_h(self, h: Tensor) -> Tensor:
-        """What the last output gives to them, W_h h with DropConnect: (..., 4H) of h (..., R)."""
+        """What the last output adds to them, W_h h with DropConnect: h (..., R) to (..., 4H)."""
         return product(h, self.dropped.w_h)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Weights":
-        """With `function` applied to each tensor that is there."""
+        """With `function` applied to each tensor."""
         b_x, b_h, w_r = (None if t is None else function(t) for t in (self.b_x, self.b_h, self.w_r))
-        return Weights(function(self.w_x), function(self.w_h), b_x, b_h, w_r, self.drop)
+        return Weights(function(self.w_x), function(self.w_h), b_x, b_h, w_r, self.choice)
 
     def scaled(self, rows: Tensor) -> "Weights":
         """With the rows of all four gates multiplied by `rows`, (4H,)."""
         column = rows.unsqueeze(1)
         b_x, b_h = (None if b is None else b * rows for b in (self.b_x, self.b_h))
-        return Weights(self.w_x * column, self.w_h * column, b_x, b_h, self.w_r, self.drop)
+        return Weights(self.w_x * column, self.w_h * column, b_x, b_h, self.w_r, self.choice)
 
     def flat(self) -> list[Tensor]:
         """In the order of torch's fused LSTM."""
@@ -59,10 +57,28 @@ class Weights(NamedTuple):
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`linear`, but low precision on the CPU goes through float32: oneDNN ends the process there on some processors."""
+    """`linear`, but low precision on the CPU goes through float32: oneDNN crashes there on some processors."""
     if x.device.type == "cpu" and x.dtype in (torch.bfloat16, torch.float16):
         return linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
     return linear(x, weight, bias)
+
+
+class Direction(NamedTuple):
+    """One layer in one direction, with all that it computes from."""
+
+    x: Tensor  # (T, B, I), or (N, I) where `batch_sizes` divides its rows into steps, as in a PackedSequence
+    h: Tensor  # (B, R), the first state
+    c: Tensor  # (B, H)
+    weights: Weights
+    rule: GateRule
+    noise: Tensor | None  # (T, B, 2H) or (N, 2H); 3H where the output gate is sampled too
+    batch_sizes: Tensor | None  # (T,) int64 on the CPU
+    backwards: bool  # whether it runs from the last step to the first
+
+    @property
+    def step_count(self) -> int:
+        """T."""
+        return len(self.x if self.batch_sizes is None else self.batch_sizes)
 
 
 class LayerOutput(NamedTuple):
@@ -73,55 +89,38 @@ class LayerOutput(NamedTuple):
     c: Tensor
 
 
-class Backend(Protocol):
-    """Runs one layer, all its directions.
-
-    Args:
-        x: (T, B, I), or (N, I) where `batch_sizes` tells how its rows fall into steps, as in a PackedSequence.
-        h, c: (D, B, R) and (D, B, H), the first states of D directions.
-        weights: one for each direction.
-        rule: how pre-activations become gates.
-        noise: (T, B, 2H) or (N, 2H) for each direction (3H where the output gate is sampled too), or None.
-        batch_sizes: (T,) int64 on the CPU, or None.
-    """
-
-    def __call__(
-        self,
-        x: Tensor,
-        h: Tensor,
-        c: Tensor,
-        weights: Sequence[Weights],
-        rule: GateRule,
-        noise: Sequence[Tensor] | None,
-        batch_sizes: Tensor | None,
-    ) -> LayerOutput:
-        """See the class."""
+# Runs one layer in all its directions, which share x, rule and batch_sizes. The outputs of the directions are joined,
+# their states stacked: (T, B, D R) or (N, D R), (D, B, R), (D, B, H).
+Backend = Callable[[Sequence[Direction]], LayerOutput]
 
 
-# One direction: x (T, B, I) or (N, I), h (B, R), c (B, H), its weights, its noise, and whether it runs backwards.
-Direction = Callable[[Tensor, Tensor, Tensor, Weights, GateRule, Tensor | None, Tensor | None, bool], LayerOutput]
+def in_each_direction(run: Callable[[Direction], LayerOutput]) -> Backend:
+    """The backend that runs the directions one after the other."""
 
-
-def in_each_direction(direction: Direction) -> Backend:
-    """The backend that runs `direction` forwards and, for a bidirectional layer, backwards, and joins the outputs."""
-
-    def run(
-        x: Tensor,
-        h: Tensor,
-        c: Tensor,
-        weights: Sequence[Weights],
-        rule: GateRule,
-        noise: Sequence[Tensor] | None,
-        batch_sizes: Tensor | None,
-    ) -> LayerOutput:
-        parts = [
-            direction(x, h[d], c[d], weights[d], rule, None if noise is None else noise[d], batch_sizes, d == 1)
-            for d in range(len(weights))
-        ]
+    def run_layer(directions: Sequence[Direction]) -> LayerOutput:
+        parts = [run(direction) for direction in directions]
         out = parts[0].out if len(parts) == 1 else torch.cat([part.out for part in parts], dim=-1)
         return LayerOutput(out, torch.stack([part.h for part in parts]), torch.stack([part.c for part in parts]))
 
-    return run
+    return run_layer
+
+
+def gate_values(direction: Direction, out: Tensor) -> GateValues:
+    """The gates, from what went in and what came out, whichever backend ran it: one product over all steps.
+
+    Args:
+        direction: as it was run.
+        out: (T, B, R) or (N, R), its output, which holds every h that the gates saw.
+    """
+    x, h0, _, weights, rule, noise, batch_sizes, backwards = direction
+    if batch_sizes is not None:
+        before, _ = previous_rows(*step_rows(len(h0), len(batch_sizes), batch_sizes, backwards), len(h0))
+        h_before = torch.cat([h0, out])[before.to(out.device)]
+    elif backwards:
+        h_before = torch.cat([out[1:], h0.unsqueeze(0)])
+    else:
+        h_before = torch.cat([h0.unsqueeze(0), out[:-1]])
+    return rule(weights.from_x(x) + weights.from_h(h_before), noise)
 
 
 def step_rows(batch: int, steps: int, batch_sizes: Tensor | None, backwards: bool) -> tuple[Tensor, Tensor]:
@@ -133,7 +132,7 @@ def step_rows(batch: int, steps: int, batch_sizes: Tensor | None, backwards: boo
 
 def previous_rows(rows: Tensor, offset: Tensor, batch: int) -> tuple[Tensor, Tensor]:
     """For packed sequences: which row of cat([h0, out]) each row of `out` came from, and each sequence's last row."""
-    last = torch.arange(batch, device="cpu")  # first the rows of h0, which stand before those of `out`
+    last = torch.arange(batch, device="cpu")  # at first the rows of h0, which stand before those of `out`
     before = torch.empty(int(rows.sum()), dtype=torch.int64, device="cpu")
     for n, at in zip(rows.tolist(), offset.tolist(), strict=True):
         before[at : at + n] = last[:n]

@@ -7,13 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from g2lstm.nn import stock
-from g2lstm.nn.backends import choose
+from g2lstm.errors import G2Error
+from g2lstm.nn import native, reference, stock
 from g2lstm.nn.checks import OPTIONS, Arranged, arrange, arrange_noise, check_projection, checked_option, is_autocast
-from g2lstm.nn.draw import draw_drop, draw_noise
-from g2lstm.nn.gate import GateRule, GateValues
-from g2lstm.nn.gates import Gates, collect, gate_values
-from g2lstm.nn.layer import LayerOutput, Weights
+from g2lstm.nn.gate import GateRule, Gates, GateValues
+from g2lstm.nn.layer import Backend, Direction, LayerOutput, Weights, gate_values
+from g2lstm.nn.random import draw_drop, draw_noise
 
 DEFAULT_TAU = {"gumbel": 0.9, "sharpened": 0.2, "sigmoid": 1.0}
 
@@ -103,35 +102,53 @@ class GatedLSTM(nn.Module):
     ) -> tuple[LayerOutput, Gates | None]:
         x, h, c = (t.to(dtype) for t in (arranged.x, arranged.h, arranged.c))
         batch_sizes, rule = arranged.batch_sizes, self.gate_rule()
-        run_layer = choose(self.backend, x.device, self.training, rule)
+        run_layer = self._choose_backend(x.device, rule)
         wants_gates = return_gates or self._gate_listener is not None
         if run_layer is stock.run_layer and not self.training and not wants_gates:
             weights = stock.fold([w for layer in self._weights(dtype) for w in layer], rule)
             return stock.fused(x, h, c, weights, batch_sizes, self.num_layers), None
 
         values: list[GateValues] = []
-        last_h, last_c = [], []
-        directions = self.directions
+        ends: list[LayerOutput] = []
         for index, layer_weights in enumerate(self._weights(dtype)):
-            own = slice(index * directions, (index + 1) * directions)
+            own = slice(index * self.directions, (index + 1) * self.directions)
             layer_noise = self._noise(x, generator) if noise is None else [n.to(dtype) for n in noise[own]]
-            out, h_end, c_end = run_layer(x, h[own], c[own], layer_weights, rule, layer_noise, batch_sizes)
-            last_h.append(h_end)
-            last_c.append(c_end)
+            each = zip(h[own], c[own], layer_weights, layer_noise, strict=True)
+            layer = [Direction(x, *one[:3], rule, one[3], batch_sizes, d == 1) for d, one in enumerate(each)]
+            ends.append(run_layer(layer))
+            x = ends[-1].out
             if wants_gates:
-                for d, (w, out_d) in enumerate(zip(layer_weights, out.chunk(directions, -1), strict=True)):
-                    noise_d = None if layer_noise is None else layer_noise[d]
-                    values.append(gate_values(x, out_d, h[own][d], w, rule, noise_d, batch_sizes, d == 1))
-            x = out
+                values += map(gate_values, layer, x.chunk(self.directions, -1))
             if self.training and self.dropout > 0 and index < self.num_layers - 1:
                 x = nn.functional.dropout(x, self.dropout)
-        result = LayerOutput(x, torch.cat(last_h), torch.cat(last_c))
+        result = LayerOutput(x, torch.cat([end.h for end in ends]), torch.cat([end.c for end in ends]))
         if not wants_gates:
             return result, None
-        gates = collect(values, batch_sizes, arranged.unsorted_indices, arranged.is_batched, self.training)
+        gates = arranged.restore_gates(values, self.training)
         if self._gate_listener is not None:
             self._gate_listener(gates.detach())
         return result, gates
+
+    def _choose_backend(self, device: torch.device, rule: GateRule) -> Backend:
+        """The function that runs a layer.
+
+        On a CPU, "auto" takes the native kernel for training, for hard gates, which torch's fused LSTM does not have,
+        and for gradients under `torch.compile`, which cannot trace the fused one. Everywhere else it takes the fused
+        LSTM, except that hard gates on other devices are left to the plain loop.
+        """
+        on_cpu = device.type == "cpu"
+        if self.backend == "native" and not on_cpu:
+            raise G2Error(
+                f"backend 'native' runs on the CPU, but the input is on '{device}'; "
+                "use backend='auto', which takes torch's fused LSTM there, or move the layer and its input to the CPU"
+            )
+        backend = self.backend
+        if backend == "auto":
+            if on_cpu and (self.training or rule.hard or stock.compiles_with_gradients()):
+                backend = "native"
+            else:
+                backend = "reference" if rule.hard else "stock"
+        return {"native": native, "reference": reference, "stock": stock}[backend].run_layer
 
     @property
     def directions(self) -> int:
@@ -145,10 +162,10 @@ class GatedLSTM(nn.Module):
         has_temperature = self.training or self.eval_gate == "tempered" or self.method == "sharpened"
         return GateRule(self.tau if has_temperature and self.method != "sigmoid" else 1.0, self.gates, hard)
 
-    def _noise(self, x: Tensor, generator: torch.Generator | None) -> list[Tensor] | None:
+    def _noise(self, x: Tensor, generator: torch.Generator | None) -> list[Tensor] | list[None]:
         """Fresh noise for each direction of one layer; None where the method has none."""
         if not (self.training and self.method == "gumbel" and self.noise_rate > 0):
-            return None
+            return [None] * self.directions
         shape = (*x.shape[:-1], GateRule(gates=self.gates).noisy_gates * self.hidden_size)
         return [
             draw_noise(shape, rate=self.noise_rate, dtype=x.dtype, device=x.device, generator=generator)
@@ -214,19 +231,8 @@ class G2LSTM(GatedLSTM, nn.RNNBase):
         if tau is None:
             tau = DEFAULT_TAU.get(method, 1.0)
         check_projection(hidden_size, proj_size)
-        super().__init__(
-            "LSTM",
-            input_size,
-            hidden_size,
-            num_layers,
-            bias,
-            batch_first,
-            dropout,
-            bidirectional,
-            proj_size,
-            device,
-            dtype,
-        )
+        shape = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size)
+        super().__init__("LSTM", *shape, device, dtype)
         self.method = method
         self.tau = tau
         self.noise_rate = noise_rate
@@ -248,14 +254,14 @@ class G2LSTM(GatedLSTM, nn.RNNBase):
     def _direction_weights(self, names: list[str], dtype: torch.dtype) -> Weights:
         tensors = [getattr(self, name).to(dtype) for name in names]
         w_x, w_h, *rest = tensors
-        drop = None
+        choice = None
         if self.training and self.weight_dropout > 0:
             if w_h.device.type == "cpu":
-                drop = draw_drop(self.weight_dropout)
+                choice = draw_drop(self.weight_dropout)
             else:
                 w_h = nn.functional.dropout(w_h, self.weight_dropout)
         b_x, b_h = rest[:2] if self.bias else (None, None)
-        return Weights(w_x, w_h, b_x, b_h, rest[-1] if self.proj_size else None, drop)
+        return Weights(w_x, w_h, b_x, b_h, rest[-1] if self.proj_size else None, choice)
 
     def extra_repr(self) -> str:
         """The arguments of `torch.nn.LSTM` that differ from its defaults, then ours."""

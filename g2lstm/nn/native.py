@@ -1,55 +1,37 @@
-"""The fast layer for CPU training: one product for the inputs of all steps, then the compiled recurrence.
+"""The fast layer for CPU training: one product for the inputs of all steps, then the recurrence.
 
-Registered as torch operators, so that `torch.compile` and `torch.export` know them; called directly otherwise. Where
-the kernel was not compiled, `fallback.py` computes the same in torch operations.
+Its forward and backward pass are registered as torch operators, so that `torch.compile` and `torch.export` know them;
+outside of these they are called directly, which saves the dispatch.
 """
-
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from g2lstm.errors import G2Error
-from g2lstm.nn import fallback, kernel
-from g2lstm.nn.draw import drop, runs_eagerly
+from g2lstm.nn import recurrence
 from g2lstm.nn.gate import GateRule
-from g2lstm.nn.layer import LayerOutput, Weights, in_each_direction, previous_rows, step_rows
+from g2lstm.nn.layer import Direction, LayerOutput, in_each_direction, previous_rows, step_rows
+from g2lstm.nn.random import drop
 
 
-def _run_direction(
-    x: Tensor,
-    h: Tensor,
-    c: Tensor,
-    weights: Weights,
-    rule: GateRule,
-    noise: Tensor | None,
-    batch_sizes: Tensor | None,
-    backwards: bool,
-) -> LayerOutput:
-    if batch_sizes is None:
-        steps = x.size(0)
-        x, noise = x.flatten(0, 1), None if noise is None else noise.flatten(0, 1)
-    else:
-        steps = len(batch_sizes)
-    w_x, w_h, _, _, w_r, drop = weights
-    stream, probability = (None, 0.0) if drop is None else drop
-    settings = (steps, backwards, rule.tau, rule.gates, rule.hard, probability)
-    run = _Eager.apply if runs_eagerly() else layer_forward if torch.compiler.is_compiling() else _Functional.apply
-    out, h_last, c_last, _, _ = run(x, w_x, w_h, weights.bias, w_r, noise, h, c, batch_sizes, stream, *settings)
-    if batch_sizes is None:
-        out = out.unflatten(0, (steps, len(h)))
+def _run(direction: Direction) -> LayerOutput:
+    x, h, c, weights, rule, noise, batch_sizes, backwards = direction
+    run = _layer_forward if torch.compiler.is_compiling() else _Layer.apply
+    tensors = (x, weights.w_x, weights.w_h, weights.bias, weights.w_r, noise, h, c, batch_sizes, weights.choice)
+    out, h_last, c_last, _, _ = run(*tensors, backwards, rule.tau, rule.gates, rule.hard)
     return LayerOutput(out.to(x.dtype), h_last.to(x.dtype), c_last.to(x.dtype))  # low precision is computed in float32
 
 
-run_layer = in_each_direction(_run_direction)
-
-
-def _engine() -> ModuleType:
-    return fallback if kernel.find().library is None else kernel
+run_layer = in_each_direction(_run)
 
 
 def _working_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype in (torch.float32, torch.float64) else torch.float32
+
+
+def _as_rows(tensor: Tensor) -> Tensor:
+    """(T, B, features) as (N, features)."""
+    return tensor.flatten(0, 1) if tensor.dim() == 3 else tensor
 
 
 def _forward(
@@ -62,42 +44,40 @@ def _forward(
     h0: Tensor,
     c0: Tensor,
     batch_sizes: Tensor | None,
-    drop_stream: Tensor | None,
-    steps: int,
+    choice: Tensor | None,
     backwards: bool,
     tau: float,
     gates: str,
     hard: bool,
-    drop_probability: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """One layer in one direction over rows x (N, I): out (N, R), last h, last c; gates (N, 4H), cells (N, H)."""
-    working = _working_dtype(x.dtype)
-    rows, offset = step_rows(len(h0), steps, batch_sizes, backwards)
-    x, w_x, w_h, h0, c0 = (t.to(working).contiguous() for t in (x, w_x, w_h, h0, c0))
+    """One layer in one direction: the output, the last h and c; gates (N, 4H) and cells (N, H) of all steps."""
+    working, batch = _working_dtype(x.dtype), len(h0)
+    rows, offset = step_rows(batch, len(x if batch_sizes is None else batch_sizes), batch_sizes, backwards)
+    inputs, w_x, w_h, h0, c0 = (t.to(working).contiguous() for t in (_as_rows(x), w_x, w_h, h0, c0))
     bias, w_r, noise = (None if t is None else t.to(working).contiguous() for t in (bias, w_r, noise))
-    if drop_stream is not None:
-        w_h = drop(w_h, drop_stream, drop_probability)
-    values = x @ w_x.t() if bias is None else torch.addmm(bias, x, w_x.t())
-    rule = GateRule(tau, gates, hard)
-    out, cells = _engine().forward(values, noise, w_h, w_r, h0, c0, rows, offset, rule)
+    if choice is not None:
+        w_h = drop(w_h, choice)
+    values = inputs @ w_x.t() if bias is None else torch.addmm(bias, inputs, w_x.t())
+    noise = None if noise is None else _as_rows(noise)
+    out, cells = recurrence.forward(values, noise, w_h, w_r, h0, c0, rows, offset, GateRule(tau, gates, hard))
     if batch_sizes is None:
-        last = slice(0, len(h0)) if backwards else slice(len(out) - len(h0), None)
+        last = slice(0, batch) if backwards else slice(len(out) - batch, None)
         h_last, c_last = out[last].clone(), cells[last].clone()
     else:
-        _, last_rows = previous_rows(rows, offset, len(h0))
+        _, last_rows = previous_rows(rows, offset, batch)
         h_last, c_last = out[last_rows], cells[last_rows]
-    return out, h_last, c_last, values, cells
+    return out.view(*x.shape[:-1], out.size(1)), h_last, c_last, values, cells
 
 
-layer_forward = torch.library.custom_op("g2lstm::layer_forward", _forward, mutates_args=())
+_layer_forward = torch.library.custom_op("g2lstm::layer_forward", _forward, mutates_args=())
 
 
-@layer_forward.register_fake
+@_layer_forward.register_fake
 def _(x, w_x, w_h, bias, w_r, noise, h0, c0, *settings):  # type: ignore[no-untyped-def]
     working = _working_dtype(x.dtype)
-    n, hidden = x.size(0), c0.size(1)
-    widths = (h0.size(1), 4 * hidden, hidden)
-    out, values, cells = (x.new_empty(n, width, dtype=working) for width in widths)
+    n, hidden = x.shape[:-1].numel(), c0.size(1)
+    out = x.new_empty(*x.shape[:-1], h0.size(1), dtype=working)
+    values, cells = (x.new_empty(n, width, dtype=working) for width in (4 * hidden, hidden))
     return out, torch.empty_like(h0, dtype=working), torch.empty_like(c0, dtype=working), values, cells
 
 
@@ -115,22 +95,21 @@ def _gradients(
     values: Tensor,
     cells: Tensor,
     batch_sizes: Tensor | None,
-    drop_stream: Tensor | None,
-    steps: int,
+    choice: Tensor | None,
     backwards: bool,
     tau: float,
     gates: str,
     hard: bool,
-    drop_probability: float,
     wants_x: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of x, W_x, W_h, bias, W_r, h0, c0 (empty where not wanted or not there)."""
     working, batch = values.dtype, len(h0)
-    rows, offset = step_rows(batch, steps, batch_sizes, backwards)
-    x, w_x, w_h, h0, c0 = (t.to(working).contiguous() for t in (x, w_x, w_h, h0, c0))
+    rows, offset = step_rows(batch, len(x if batch_sizes is None else batch_sizes), batch_sizes, backwards)
+    inputs, w_x, w_h, h0, c0 = (t.to(working).contiguous() for t in (_as_rows(x), w_x, w_h, h0, c0))
     w_r = None if w_r is None else w_r.to(working).contiguous()
-    if drop_stream is not None:  # once more: 20 MB of weights need not be kept for it
-        w_h = drop(w_h, drop_stream, drop_probability)
+    out = _as_rows(out)
+    if choice is not None:  # once more: 20 MB of weights need not be kept for it
+        w_h = drop(w_h, choice)
     d_h, d_c = (
         torch.zeros_like(like) if grad is None else grad.to(working, memory_format=torch.contiguous_format, copy=True)
         for grad, like in ((d_h_last, h0), (d_c_last, c0))
@@ -138,11 +117,11 @@ def _gradients(
     if d_out is None:
         d_out = torch.zeros_like(out)
     elif w_r is None:
-        d_out = d_out.contiguous()
+        d_out = _as_rows(d_out).contiguous()
     else:  # the recurrence turns it into the gradient of h
-        d_out = d_out.clone(memory_format=torch.contiguous_format)
+        d_out = _as_rows(d_out).clone(memory_format=torch.contiguous_format)
     rule = GateRule(tau, gates, hard)
-    d_values = _engine().backward(values, cells, w_h, w_r, c0, d_out, d_h, d_c, rows, offset, rule)
+    d_values = recurrence.backward(d_out, d_h, d_c, values, cells, c0, w_h, w_r, rows, offset, rule)
     del w_h  # with DropConnect a copy, whose place the gradients take
 
     if batch_sizes is None:  # h before each step: the outputs moved by one step, with no copy of them
@@ -152,17 +131,17 @@ def _gradients(
     else:
         before, _ = previous_rows(rows, offset, batch)
         d_w_h = d_values.t() @ torch.cat([h0, out])[before]
-    if drop_stream is not None:
-        d_w_h = drop(d_w_h, drop_stream, drop_probability)
-    d_x = d_values @ w_x if wants_x else x.new_empty(0)
-    d_w_r = x.new_empty(0) if w_r is None else d_out.t() @ (values[:, -c0.size(1) :] * torch.tanh(cells))
-    return d_x, d_values.t() @ x, d_w_h, d_values.sum(0), d_w_r, d_h, d_c
+    if choice is not None:
+        d_w_h = drop(d_w_h, choice)
+    d_x = (d_values @ w_x).view_as(x) if wants_x else values.new_empty(0)
+    d_w_r = values.new_empty(0) if w_r is None else d_out.t() @ (values[:, -c0.size(1) :] * torch.tanh(cells))
+    return d_x, d_values.t() @ inputs, d_w_h, d_values.sum(0), d_w_r, d_h, d_c
 
 
-layer_backward = torch.library.custom_op("g2lstm::layer_backward", _gradients, mutates_args=())
+_layer_backward = torch.library.custom_op("g2lstm::layer_backward", _gradients, mutates_args=())
 
 
-@layer_backward.register_fake
+@_layer_backward.register_fake
 def _(d_out, d_h_last, d_c_last, x, w_x, w_h, w_r, h0, c0, out, values, *settings):  # type: ignore[no-untyped-def]
     wants_x = settings[-1]
     d_x, d_w_x, d_w_h, d_h, d_c = (torch.empty_like(t, dtype=values.dtype) for t in (x, w_x, w_h, h0, c0))
@@ -171,23 +150,22 @@ def _(d_out, d_h_last, d_c_last, x, w_x, w_h, w_r, h0, c0, out, values, *setting
 
 
 def _save_for_backward(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    x, w_x, w_h, bias, w_r, _, h0, c0, batch_sizes, drop_stream, *ctx.settings = inputs
+    x, w_x, w_h, bias, w_r, _, h0, c0, batch_sizes, choice, *ctx.settings = inputs
     out, _, _, values, cells = output
     ctx.has_bias = bias is not None
-    ctx.save_for_backward(x, w_x, w_h, w_r, h0, c0, out, values, cells, batch_sizes, drop_stream)
+    ctx.save_for_backward(x, w_x, w_h, w_r, h0, c0, out, values, cells, batch_sizes, choice)
     ctx.mark_non_differentiable(values, cells)
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx, d_out, d_h_last, d_c_last, _values, _cells):  # type: ignore[no-untyped-def]
     x, *others = ctx.saved_tensors
-    w_r = others[2]
-    gradients = layer_backward if torch.compiler.is_compiling() else _Gradients.apply
-    wants_x = ctx.needs_input_grad[0]
+    has_projection, wants_x = others[2] is not None, ctx.needs_input_grad[0]
+    gradients = _layer_backward if torch.compiler.is_compiling() else _Gradients.apply
     grads = gradients(d_out, d_h_last, d_c_last, x, *others, *ctx.settings, wants_x)
     d_x, d_w_x, d_w_h, d_bias, d_w_r, d_h, d_c = (g.to(x.dtype) for g in grads)
     constants = (None,) * (2 + len(ctx.settings))
-    d_bias, d_w_r = d_bias if ctx.has_bias else None, None if w_r is None else d_w_r
+    d_bias, d_w_r = d_bias if ctx.has_bias else None, d_w_r if has_projection else None
     return (d_x if wants_x else None, d_w_x, d_w_h, d_bias, d_w_r, None, d_h, d_c, *constants)
 
 
@@ -197,33 +175,23 @@ def _refuse_double_backward(ctx, *grads):  # type: ignore[no-untyped-def]
     )
 
 
-layer_forward.register_autograd(_backward, setup_context=_save_for_backward)
-layer_backward.register_autograd(_refuse_double_backward)
+_layer_forward.register_autograd(_backward, setup_context=_save_for_backward)
+_layer_backward.register_autograd(_refuse_double_backward)
 
 
-class _Eager(torch.autograd.Function):
-    """The operator without its dispatch, which takes a third of a millisecond: as long as a small layer's product."""
-
+# The operators without their dispatch, which takes a third of a millisecond: as long as a small layer's product. They
+# have the form that the transforms of `torch.func` ask for, too. Torch binds the arguments to the signature of
+# `forward` at each call, so that has a single, starred one.
+class _Layer(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, *inputs):  # type: ignore[no-untyped-def]
-        output = _forward(*inputs)
-        _save_for_backward(ctx, inputs, output)
-        return output
+    def forward(*inputs):  # type: ignore[no-untyped-def]
+        return _forward(*inputs)
 
-    backward = staticmethod(_backward)
-
-
-class _Functional(torch.autograd.Function):
-    """The same in the form that the transforms of `torch.func` ask for; binding its arguments takes longer."""
-
-    forward = staticmethod(_forward)
     setup_context = staticmethod(_save_for_backward)
     backward = staticmethod(_backward)
 
 
 class _Gradients(torch.autograd.Function):
-    """The backward pass of both."""
-
     @staticmethod
     def forward(*inputs):  # type: ignore[no-untyped-def]
         return _gradients(*inputs)

@@ -1,32 +1,37 @@
-"""Random words for noise and masks: a stream of SplitMix64 per use, seeded from torch's generator.
+"""Random numbers for a layer: logistic noise and DropConnect, from streams that are seeded by torch's generator.
 
 Torch's CPU generator yields one number at a time, on one thread; drawing the noise from it alone would cost a tenth of
 a small layer's training step. So a call takes two numbers from it, a seed and an increment, and word k of the call's
-stream is mix(seed + (k + 1) * increment), as in Java's SplittableRandom: any thread can compute any part of it.
+stream is mix(seed + (k + 1) * increment), as in Java's SplittableRandom: any thread can compute any part of it. The
+compiled kernel (`csrc/random.cpp`) does; without it the same words come from torch operations.
+
+Noise and DropConnect are registered as torch operators, so that `torch.compile` takes them as they are.
 """
 
 import torch
 from torch import Tensor
 
+from g2lstm.nn import kernel
+
 _GOLDEN_GAMMA, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-
-
-def _signed(word: int) -> int:
-    """The same 64 bits as a signed integer."""
-    return (word + 2**63) % 2**64 - 2**63
+_KERNEL_DTYPES = (torch.float32, torch.float64)
 
 
 def draw_stream(generator: torch.Generator | None = None) -> Tensor:
     """A seed and an odd increment, (2,) int64 on the CPU: all that a stream needs."""
     stream = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device="cpu", generator=generator)
-    # Mixed, because increments of few set bits make poor streams; odd, so that the stream visits every state.
+    # Mixed, because increments with few set bits make poor streams; odd, so that the stream visits every state.
     return torch.stack([stream[0], _mix(stream[1] ^ _signed(_GOLDEN_GAMMA)) | 1])
 
 
 def words_of(stream: Tensor, count: int) -> Tensor:
     """The first `count` words of a stream, as int64, in torch operations."""
-    seed, increment = stream.unbind()
-    return _mix(torch.arange(1, count + 1, device="cpu") * increment + seed)
+    return _mix(torch.arange(1, count + 1, device="cpu") * stream[1] + stream[0])
+
+
+def _half_words_of(stream: Tensor, count: int) -> Tensor:
+    """The first `count` halves of words, as int32: a word serves two elements."""
+    return words_of(stream, (count + 1) // 2).view(torch.int32)[:count]
 
 
 def _mix(z: Tensor) -> Tensor:
@@ -37,5 +42,134 @@ def _mix(z: Tensor) -> Tensor:
 
 
 def _shift_right(z: Tensor, bits: int) -> Tensor:
-    """Logical: zeros move in. Torch's shift of signed integers copies the sign."""
+    """Shifts zeros in; torch's own shift of signed integers copies the sign."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(word: int) -> int:
+    """The same 64 bits as a signed integer."""
+    return (word + 2**63) % 2**64 - 2**63
+
+
+def draw_noise(
+    shape: tuple[int, ...],
+    *,
+    rate: float = 1.0,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Fresh logistic noise: log U - log(1 - U) for each element with probability `rate`, else 0."""
+    device, count = torch.device(device), torch.Size(shape).numel()
+    if device.type == "cpu":
+        return logistic_noise(draw_stream(generator), count, rate, dtype).view(shape)
+    # Other devices draw their own words, in parallel.
+    size = (count if dtype == torch.float64 else (count + 1) // 2,)
+    words = torch.randint(-(2**63), 2**63 - 1, size, dtype=torch.int64, device=device, generator=generator)
+    words = words if dtype == torch.float64 else words.view(torch.int32)[:count]
+    return logistic_from_words(words, rate, dtype).view(shape)
+
+
+@torch.library.custom_op("g2lstm::logistic_noise", mutates_args=())
+def logistic_noise(stream: Tensor, count: int, rate: float, dtype: torch.dtype) -> Tensor:
+    """Logistic noise for `count` elements; the same stream gives the same noise.
+
+    It is exact to the resolution of the words: 32 random bits per element (62 for float64), so tails reach +-22.9
+    (+-43.7).
+    """
+    last = _last_noisy_word(rate, dtype)
+    if kernel.find().library is None or dtype not in _KERNEL_DTYPES:
+        words = words_of(stream, count) if dtype == torch.float64 else _half_words_of(stream, count)
+        return logistic_from_words(words, rate, dtype)
+    if last < 0:
+        return torch.zeros(count, dtype=dtype, device="cpu")
+    noise = torch.empty(count, dtype=dtype, device="cpu")
+    kernel.call("g2lstm_noise", dtype, *stream.tolist(), noise.data_ptr(), count, last, torch.get_num_threads())
+    return noise
+
+
+@logistic_noise.register_fake
+def _(stream, count, rate, dtype):  # type: ignore[no-untyped-def]
+    return stream.new_empty(count, dtype=dtype)
+
+
+def logistic_from_words(words: Tensor, rate: float, dtype: torch.dtype) -> Tensor:
+    """Standard logistic noise with probability `rate`, else 0, from words of random bits.
+
+    Of the M = 2^32 values of a word w the first K = rate M carry noise. Such a word stands for the middle of its cell
+    of the unit interval, u = (w + 1/2) / K, and log(u / (1 - u)) = log((w + 1/2) / ((K - 1 - w) + 1/2)). Both halves
+    of the fraction are at least 1/2, so every word gives a finite value, and the values are symmetric: no epsilon.
+
+    Args:
+        words: int64 for float64 noise, of which 62 bits are used, so that integers do not overflow; else int32.
+        rate: probability of noise, in [0, 1].
+        dtype: of the result; bfloat16 and float16 are computed in float32 and rounded once.
+    """
+    exact = dtype if dtype == torch.float64 else torch.float32
+    words = words.to(torch.int64).bitwise_and(2 ** _bits_used(dtype) - 1)
+    last = _last_noisy_word(rate, dtype)
+    odds = (words.to(exact) + 0.5) / ((last - words).to(exact) + 0.5)
+    return torch.where(words <= last, odds.clamp_min(0.0).log(), 0.0).to(dtype)
+
+
+def _bits_used(dtype: torch.dtype) -> int:
+    """How many bits of a word decide on one element of noise."""
+    return 62 if dtype == torch.float64 else 32
+
+
+def _last_noisy_word(rate: float, dtype: torch.dtype) -> int:
+    """The last value of a word that carries noise at this rate; -1 if none does."""
+    return round(rate * 2 ** _bits_used(dtype)) - 1
+
+
+def runs_eagerly() -> bool:
+    """Whether tensors are what they seem: neither the compiler nor a transform of `torch.func` stands in between."""
+    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
+
+
+def draw_drop(probability: float) -> Tensor:
+    """A fresh choice of weights to drop, each with this probability: all that `drop` needs, again and again.
+
+    For weights on the CPU, where `torch.nn.functional.dropout` draws one number at a time and takes five times as long.
+
+    Returns:
+        (3,) int64: a stream, and how many of the 2^32 values of a half word drop a weight.
+    """
+    dropped = torch.tensor([min(round(probability * 2**32), 2**32 - 1)], device="cpu")
+    return torch.cat([draw_stream(), dropped])
+
+
+@torch.library.custom_op("g2lstm::drop", mutates_args=())
+def drop(weight: Tensor, choice: Tensor) -> Tensor:
+    """Applies DropConnect: zeros the elements that `choice` drops, and scales the others up to keep the mean.
+
+    It is linear, so it also maps the gradient. The backward pass keeps no mask and no copy of the weights.
+    """
+    seed, increment, dropped = choice.tolist()
+    scale = 2**32 / (2**32 - dropped)
+    count = weight.numel()
+    if kernel.find().library is None or weight.dtype not in _KERNEL_DTYPES:
+        words = _half_words_of(choice, count).to(torch.int64) & (2**32 - 1)
+        return torch.where(words.view(weight.shape) < dropped, 0.0, weight * scale)
+    weight = weight.contiguous()
+    result = torch.empty_like(weight)
+    addresses = (weight.data_ptr(), result.data_ptr())
+    threads = torch.get_num_threads()
+    kernel.call("g2lstm_drop", weight.dtype, seed, increment, *addresses, count, dropped, scale, threads)
+    return result
+
+
+@drop.register_fake
+def _(weight, choice):  # type: ignore[no-untyped-def]
+    return torch.empty_like(weight, memory_format=torch.contiguous_format)
+
+
+def _save_choice(ctx, inputs, output):  # type: ignore[no-untyped-def]
+    ctx.save_for_backward(inputs[1])
+
+
+def _drop_gradient(ctx, gradient):  # type: ignore[no-untyped-def]
+    return drop(gradient, *ctx.saved_tensors), None
+
+
+drop.register_autograd(_drop_gradient, setup_context=_save_choice)

@@ -11,7 +11,7 @@ from torch import nn
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.convert import adopt, why_not
-from g2lstm.nn.gates import Gates
+from g2lstm.nn.gate import Gates
 from g2lstm.nn.lstm import GatedLSTM
 
 

@@ -3,20 +3,11 @@
 import torch
 from torch import Tensor
 
-from g2lstm.nn.gate import GateRule
-from g2lstm.nn.layer import LayerOutput, Weights, in_each_direction, product
+from g2lstm.nn.layer import Direction, LayerOutput, in_each_direction, product
 
 
-def _run_direction(
-    x: Tensor,
-    h: Tensor,
-    c: Tensor,
-    weights: Weights,
-    rule: GateRule,
-    noise: Tensor | None,
-    batch_sizes: Tensor | None,
-    backwards: bool,
-) -> LayerOutput:
+def _run(direction: Direction) -> LayerOutput:
+    x, h, c, weights, rule, noise, batch_sizes, backwards = direction
     weights = weights.dropped
     steps = x.unbind(0) if batch_sizes is None else x.split(batch_sizes.tolist())
     noises: tuple[Tensor | None, ...] = (None,) * len(steps)
@@ -36,4 +27,4 @@ def _run_direction(
     return LayerOutput(out, h, c)
 
 
-run_layer = in_each_direction(_run_direction)
+run_layer = in_each_direction(_run)

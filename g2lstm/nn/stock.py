@@ -12,25 +12,19 @@ from torch._compile import _disable_dynamo
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.gate import GateRule
-from g2lstm.nn.layer import LayerOutput, Weights
+from g2lstm.nn.layer import Direction, LayerOutput, Weights
 
 
-def run_layer(
-    x: Tensor,
-    h: Tensor,
-    c: Tensor,
-    weights: Sequence[Weights],
-    rule: GateRule,
-    noise: Sequence[Tensor] | None,
-    batch_sizes: Tensor | None,
-) -> LayerOutput:
+def run_layer(directions: Sequence[Direction]) -> LayerOutput:
     """See `g2lstm.nn.layer.Backend`."""
-    weights = fold([w.dropped for w in weights], rule)
-    if noise is not None:
-        hidden = c.size(-1)
-        columns = [_noise_columns(d, len(weights), hidden, rule, x) for d in range(len(weights))]
+    x, _, c, _, rule, _, batch_sizes, _ = directions[0]
+    weights = fold([one.weights.dropped for one in directions], rule)
+    noise = [one.noise for one in directions if one.noise is not None]
+    if noise:
+        columns = [_noise_columns(d, len(noise), c.size(-1), rule, x) for d in range(len(noise))]
         weights = [w._replace(w_x=torch.cat([w.w_x, k], dim=1)) for w, k in zip(weights, columns, strict=True)]
         x = torch.cat([x, *noise], dim=-1)
+    h, c = torch.stack([one.h for one in directions]), torch.stack([one.c for one in directions])
     return fused(x, h, c, weights, batch_sizes)
 
 
@@ -38,7 +32,7 @@ def fold(weights: Sequence[Weights], rule: GateRule) -> Sequence[Weights]:
     """The weights with which a plain LSTM computes these gates."""
     if rule.hard:
         raise G2Error(
-            "hard gates have no equal among torch's fused LSTMs, so backend 'stock' cannot evaluate them; "
+            "torch's fused LSTMs have no hard gates, so backend 'stock' cannot evaluate them; "
             "use backend='auto', or eval_gate='soft' or 'tempered'"
         )
     if rule.is_plain:
@@ -62,7 +56,7 @@ def fused(
 
 
 def compiles_with_gradients() -> bool:
-    """Whether `torch.compile` is at work with gradients on: it cannot trace oneDNN's fused LSTM then."""
+    """Whether `torch.compile` is tracing with gradients on: it cannot trace oneDNN's fused LSTM then."""
     return torch.compiler.is_compiling() and not torch.compiler.is_exporting() and torch.is_grad_enabled()
 
 

@@ -1,4 +1,4 @@
-"""Dropout that torch does not have: one mask for all time steps, whole words. DropConnect stands in draw.py."""
+"""Dropout that torch does not have: one mask for all time steps, and whole words."""
 
 import torch
 from torch import Tensor

@@ -65,10 +65,11 @@ def test_the_preparation_of_a_large_text_is_shown(tmp_path, monkeypatch):
 
 
 def test_info_says_why_the_kernel_is_not_here(monkeypatch):
-    from g2lstm.nn import backends, kernel
+    from g2lstm.cli.info import describe_backends
+    from g2lstm.nn import kernel
 
     monkeypatch.setattr(kernel, "find", lambda: kernel.Found(None, "not compiled: no C++ compiler"))
-    assert backends.describe()["native"] == "torch operations, slower (not compiled: no C++ compiler)"
+    assert describe_backends()["native"] == "torch operations, slower (not compiled: no C++ compiler)"
 
 
 def test_bench_layer_as_json(monkeypatch):

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from g2lstm import G2LSTM, G2Error
-from g2lstm.nn import draw
+from g2lstm.nn.random import draw_drop, drop
 from tests.nn.layers import SURFACE, B, H, I, T, flat, make_input, make_layer
 
 SMALL = {"num_layers": 2, "bidirectional": True}
@@ -156,7 +156,7 @@ def test_weight_dropout_drops_recurrent_weights_once_per_call(backend, monkeypat
     drawn = []
 
     def spy(probability):
-        drawn.append(draw.draw_drop(probability))
+        drawn.append(draw_drop(probability))
         return drawn[-1]
 
     monkeypatch.setattr("g2lstm.nn.lstm.draw_drop", spy)
@@ -165,7 +165,7 @@ def test_weight_dropout_drops_recurrent_weights_once_per_call(backend, monkeypat
     out, _, gates = layer(x, return_gates=True)
     out.sum().backward()
     assert len(drawn) == 1
-    weight = draw.drop(layer.weight_hh_l0.detach(), *drawn[0])
+    weight = drop(layer.weight_hh_l0.detach(), drawn[0])
     assert 0.2 < (weight == 0).double().mean() < 0.8
     twin = G2LSTM(I, H, method="sigmoid", backend="reference", dtype=torch.float64)
     twin.load_state_dict(layer.state_dict() | {"weight_hh_l0": weight})
@@ -173,7 +173,7 @@ def test_weight_dropout_drops_recurrent_weights_once_per_call(backend, monkeypat
     expected.sum().backward()
     torch.testing.assert_close(out, expected, rtol=1e-7, atol=1e-10)
     torch.testing.assert_close(gates.forget[0], expected_gates.forget[0], rtol=1e-7, atol=1e-10)
-    gradient = draw.drop(twin.weight_hh_l0.grad, *drawn[0])
+    gradient = drop(twin.weight_hh_l0.grad, drawn[0])
     torch.testing.assert_close(layer.weight_hh_l0.grad, gradient, rtol=1e-7, atol=1e-10)
     torch.testing.assert_close(layer.weight_ih_l0.grad, twin.weight_ih_l0.grad, rtol=1e-7, atol=1e-10)
     layer.eval()(x)
@@ -249,9 +249,9 @@ def test_bad_options(options, message):
          r"first state h must have shape \(1, 7\)"),
         (lambda m: m(pack_sequence([torch.randn(3, I + 2)])), "got 6"),
         (lambda m: m(torch.randn(T, B, I), (torch.zeros(1, B, H), torch.zeros(1, B, H, device="meta"))),
-         "first state c is on meta, but the input on cpu; move one of them"),
+         "first state c is on meta, but the input is on cpu; move one of them"),
         (lambda m: m(torch.randn(T, B, I), noise=[torch.zeros(T, B, 2 * H, device="meta")]),
-         r"noise\[0\] is on meta, but the input on cpu"),
+         r"noise\[0\] is on meta, but the input is on cpu"),
         *((lambda m, sizes=sizes: m(PackedSequence(torch.randn(2, I), torch.tensor(sizes, dtype=torch.int64))),
            "batch_sizes that never grow and sum to its 2 rows") for sizes in ([5, -3], [2, 0], [3], [])),
         (lambda m: m(PackedSequence(torch.randn(3, I), torch.tensor([1, 2]))), "batch_sizes that never grow"),

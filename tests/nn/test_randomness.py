@@ -6,7 +6,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from g2lstm import G2LSTM, G2Error
-from g2lstm.nn import draw
+from g2lstm.nn.random import draw_drop, draw_noise, drop
 from tests.nn.layers import B, H, I, T, flat
 
 SMALL = {"num_layers": 2, "bidirectional": True}
@@ -16,14 +16,14 @@ def test_every_call_layer_and_direction_drops_other_weights(monkeypatch):
     drawn = []
 
     def spy(probability):
-        drawn.append(draw.draw_drop(probability))
+        drawn.append(draw_drop(probability))
         return drawn[-1]
 
     monkeypatch.setattr("g2lstm.nn.lstm.draw_drop", spy)
     layer = G2LSTM(H, H, **SMALL, weight_dropout=0.5)
     layer(torch.randn(T, B, H))
     layer(torch.randn(T, B, H))
-    masks = {tuple(draw.drop(torch.ones(4 * H, H), *one).flatten().tolist()) for one in drawn}
+    masks = {tuple(drop(torch.ones(4 * H, H), one).flatten().tolist()) for one in drawn}
     assert len(masks) == len(drawn) == 8
 
 
@@ -53,7 +53,7 @@ def test_given_noise_gets_no_gradient():
 
 
 def test_low_precision_noise_has_the_rate():
-    noise = draw.draw_noise((100_000,), rate=0.2, dtype=torch.bfloat16)
+    noise = draw_noise((100_000,), rate=0.2, dtype=torch.bfloat16)
     assert abs((noise != 0).float().mean().item() - 0.2) < 0.01
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from g2lstm.nn.gates import Gates
+from g2lstm.nn.gate import Gates
 from g2lstm.tasks.saturation import saturation
 
 

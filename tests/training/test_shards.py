@@ -5,7 +5,7 @@ import torch
 from accelerate import Accelerator
 
 from g2lstm import G2Error
-from g2lstm.nn.draw import draw_noise
+from g2lstm.nn.random import draw_noise
 from g2lstm.tasks.mt.training import TranslationTask
 from g2lstm.text.corpus import prepare_stream, prepare_tokenizer
 from g2lstm.text.windows import Columns

@@ -10,9 +10,9 @@ from torch.nn import functional as F  # noqa: N812  torch's own usage
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from g2lstm.lab.bench.measure import interleaved, median_ratio
-from g2lstm.nn.draw import draw_noise
 from g2lstm.nn.gate import GateRule
 from g2lstm.nn.lstm import G2LSTM
+from g2lstm.nn.random import draw_noise
 from g2lstm.tasks.cross_entropy import cross_entropy
 from g2lstm.tasks.dropout import locked_dropout
 from g2lstm.tasks.mt.attention import Attention

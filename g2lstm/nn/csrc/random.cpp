@@ -1,7 +1,7 @@
 // Random numbers where they are used: the noise of the gates and the mask of DropConnect, each in one pass over memory.
 //
-// Word k of a stream is SplitMix64's mix(seed + (k + 1) gamma): any thread can compute any part of it. The plain versions
-// in torch operations stand in random.py, gate.py and draw.py; both give the same words.
+// Word k of a stream is SplitMix64's mix(seed + (k + 1) gamma): any thread can compute any part of it. `random.py`
+// has the same in torch operations.
 
 #include <cmath>
 
