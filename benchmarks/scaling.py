@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 
 from g2lstm.nn.lstm import G2LSTM
-from g2lstm.runs.models import build_translation_model
 from g2lstm.tasks.mt.model import TranslationModel
 from g2lstm.tasks.mt.recipe import MtRecipe
 from g2lstm.tasks.recipes import load_recipe
+from g2lstm.tasks.registry import MT
 
 PAIRS = 4_500_000 * 158_876 // 160_000  # short enough: the share of 160,000 of them
 SOURCE, TARGET = 25.1, 26.7  # tokens of a sentence with <eos>, in the same sample with its own 30,000 sub-words a side
@@ -98,12 +98,12 @@ def main() -> None:
     assert recipe.train.epochs is not None
     sizes = (recipe.data.vocabulary, recipe.data.vocabulary)
     if parser.parse_args().measure:
-        model = build_translation_model(recipe, *sizes)
+        model = MT.build(recipe, *sizes)
         print("| pairs on a GPU | kept for the backward pass, GB |\n|---|---|")
         for pairs in (4, 8, 32):
             print(f"| {pairs} | {kept_bytes(model, pairs) / 1e9:.2f} |")
     with torch.device("meta"):
-        count = counts(build_translation_model(recipe, *sizes))
+        count = counts(MT.build(recipe, *sizes))
     print(f"{count.weights / 1e6:.1f}M weights, {state_bytes(count) / 1e9:.1f} GB with gradients and averages")
     print(f"a source token: {count.source / 1e6:.1f}M products, a target token: {count.target / 1e6:.1f}M")
     names = ("GPUs", "link, GB/s", "pairs a batch", "products", "recurrence", "exchange", "ms an update")

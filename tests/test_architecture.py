@@ -118,3 +118,15 @@ def test_what_needs_an_extra_says_which(code):
     done = without_extras(code)
     assert "needs the packages of the extra 'text'" in done.stderr
     assert "pip install 'g2lstm[text]'" in done.stderr
+
+
+def test_only_tasks_know_which_task_it_is():
+    """Everyone else calls a method of the `Task` or of the `Trained` model."""
+    asks = re.compile(
+        r"isinstance\([^)]*(LanguageModel|TranslationModel|LmRecipe|MtRecipe)"
+        r"""|\.task\w* *(==|!=) *["']|\btask *(==|!=) *["']"""
+    )
+    left_over = {"export/check.py", "export/onnx.py", "export/describe.py", "compression/stream.py"}
+    left_over |= {"compression/survey.py", "lab/bench/data.py", "cli/bench.py", "text/registry.py", "text/pairs.py"}
+    found = {str(path.relative_to(PACKAGE)) for path in FILES if asks.search(path.read_text())}
+    assert {name for name in found if not name.startswith("tasks/")} <= left_over

@@ -17,7 +17,7 @@ from g2lstm.compression.spec import PRESETS
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
-    from g2lstm.lab.bench.compression import Scoring, Trained
+    from g2lstm.tasks.trained import Scoring, Trained
 
 _UNKNOWN = "-"  # shown for what was not measured
 HELP = "\n\n".join(
@@ -63,15 +63,15 @@ def compress(
         raise G2Error(f"--no-score and {'--sweep' if sweep else '--cache'} contradict each other; leave one out")
     parsed = None if spec is None else Spec.parse(spec)
 
-    from g2lstm.lab.bench.compression import Scoring, check_scoring, compress_run
-    from g2lstm.runs.compressed import check_compressible, default_folder
+    from g2lstm.runs.compressed import check_compressible, compress_run, default_folder
     from g2lstm.runs.directory import RunDirectory
     from g2lstm.runs.trained import load
+    from g2lstm.tasks.trained import Scoring
 
     check_compressible(RunDirectory.open(run))
     trained = load(run)
-    scoring = Scoring(split, cache, data_dir)
-    check_scoring(trained, scoring)
+    scoring = Scoring(split, cache=cache, data_dir=data_dir)
+    trained.check_scoring(scoring)
     if spec is None or parsed is None:
         _sweep(trained, out or trained.run.own("sweep"), scoring, as_json)
         return

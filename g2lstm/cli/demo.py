@@ -88,10 +88,10 @@ def demo(
 def _look(runs: Sequence[Path], report: Path, is_done: bool) -> None:
     """Compresses the runs by the preset, counts their gates, and writes the report; what is there is left."""
     from g2lstm.compression.spec import Spec
-    from g2lstm.lab.bench.compression import Scoring, compress_run
     from g2lstm.look.report import write_report
-    from g2lstm.runs.compressed import default_folder
+    from g2lstm.runs.compressed import compress_run, default_folder
     from g2lstm.runs.trained import load
+    from g2lstm.tasks.trained import Scoring
 
     small = [default_folder(run, PRESET) for run in runs]
     with bar() as show:
@@ -112,8 +112,7 @@ def _check_small(folder: Path, spec: "Spec", run: Path) -> None:
     from g2lstm.files import read_json
     from g2lstm.lab.study.plan import Measurement
     from g2lstm.lab.study.results import STRANGE, measured, score_of
-    from g2lstm.runs.compressed import TABLE
-    from g2lstm.runs.directory import RunDirectory
+    from g2lstm.runs.directory import TABLE, RunDirectory
 
     before = measured(run, Measurement())
     assert before is not None, "the study comes first"
@@ -142,7 +141,8 @@ def _count_gates(run: Path, progress: Any) -> None:
 def demo_rows(study: "Study", out: Path) -> "tuple[list[dict[str, Any]], Found]":
     """What the table shows: of each measurement its name, its unit, and the value of each method; and the study's."""
     from g2lstm.lab.study.table import build
-    from g2lstm.runs.compressed import TABLE, default_folder
+    from g2lstm.runs.compressed import default_folder
+    from g2lstm.runs.directory import TABLE
 
     (plan,) = study.tables
     table = build(plan, study.plans, out)

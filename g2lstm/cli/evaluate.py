@@ -10,7 +10,6 @@ from rich.markup import escape
 from g2lstm.cli.options import DataDir, EvalGate, Json, Run
 from g2lstm.cli.output import console
 from g2lstm.cli.progress import bar
-from g2lstm.errors import G2Error
 
 
 def evaluate(
@@ -34,47 +33,27 @@ def evaluate(
 
     Examples: `g2lstm eval runs/ptb-small --split test --cache`, `g2lstm eval runs/multi30k-small --split test`
     """
-    from g2lstm.runs.scoring import cache_settings, score_language, score_translation
-    from g2lstm.runs.trained import load
-    from g2lstm.tasks.lm.trained import TrainedLanguageModel
+    from g2lstm.runs.trained import load, score
+    from g2lstm.tasks.trained import Scoring
 
+    how = Scoring(
+        split,
+        eval_gate,
+        cache=cache,
+        cache_window=cache_window,
+        cache_theta=cache_theta,
+        cache_lambda=cache_lambda,
+        tune_cache=tune,
+        dynamic=dynamic,
+        beam=beam,
+        length_penalty=length_penalty,
+        data_dir=data_dir,
+    )
     trained = load(run)
-    for_language: dict[str, object] = {"--cache": cache, "--cache-window": cache_window, "--cache-theta": cache_theta}
-    for_language |= {"--cache-lambda": cache_lambda, "--tune-cache": tune, "--dynamic": dynamic}
-    for_translation: dict[str, object] = {"--beam": beam, "--length-penalty": length_penalty}
-    others = for_translation if isinstance(trained, TrainedLanguageModel) else for_language
-    if wrong := [name for name, value in others.items() if value is not None and value is not False]:
-        raise G2Error(f"{', '.join(wrong)} cannot be used here: {run} is a run of task {trained.recipe.task!r}")
-    given = [value for value in (cache_window, cache_theta, cache_lambda) if value is not None]
-    if tune and given:
-        raise G2Error("--tune-cache chooses window, theta and lambda itself; leave them out, or --tune-cache")
-    cache = cache or tune or bool(given)
-    trained.run.results()  # if they cannot be read, better to know before than after
-    if dynamic and cache:
-        raise G2Error("--dynamic and --cache are two evaluations; ask for one at a time")
+    trained.check_scoring(how)
+    trained.run.results()  # if they can't be read, better to know before than after
     with bar() as show:
-        if isinstance(trained, TrainedLanguageModel):
-            settings = cache_settings(trained, cache_window, cache_theta, cache_lambda) if cache else None
-            result = score_language(
-                trained,
-                split,
-                eval_gate=eval_gate,
-                cache=settings,
-                tunes_cache=tune,
-                dynamic=dynamic,
-                data_dir=data_dir,
-                progress=partial(show, "reading"),
-            )
-        else:
-            result = score_translation(
-                trained,
-                split,
-                eval_gate=eval_gate,
-                beam=beam,
-                length_penalty=length_penalty,
-                data_dir=data_dir,
-                progress=partial(show, "translating"),
-            )
+        result = score(trained, how, partial(show, "scoring"))
     if "perplexity" in result:
         summary = f"perplexity [bold]{result['perplexity']:.2f}[/] on {split}, {result['tokens']:,} tokens"
     else:

@@ -22,10 +22,11 @@ def generate(
 
     Example: `g2lstm generate runs/ptb-small --prompt "the company said" --temperature 0.8`
     """
-    from g2lstm.runs.trained import load_language_model
+    from g2lstm.runs.trained import load_as
+    from g2lstm.tasks.registry import LM
     from g2lstm.text.tokenize import UNK
 
-    trained = load_language_model(run)
+    trained = load_as(LM, run)
     tokenizer = trained.tokenizer
     words = dict.fromkeys(prompt.split())
     if unknown := [word for word in words if word != UNK and tokenizer.encode(word) == [tokenizer.unk_id]]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from g2lstm.lab.study.plan import Study
     from g2lstm.lab.study.runner import Job
     from g2lstm.lab.study.table import Table as Found
-    from g2lstm.tasks.task import Validation
+    from g2lstm.tasks.learner import Validation
     from g2lstm.training.progress import TrainingProgress
 
 

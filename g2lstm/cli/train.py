@@ -15,7 +15,7 @@ from g2lstm.cli.options import DataDir, Set
 from g2lstm.cli.output import console, error_console
 
 if TYPE_CHECKING:
-    from g2lstm.tasks.task import Validation
+    from g2lstm.tasks.learner import Validation
     from g2lstm.training.progress import TrainingProgress
 
 

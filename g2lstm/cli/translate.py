@@ -36,9 +36,10 @@ def translate(
 
     Example: `g2lstm translate runs/multi30k-small --beam 5 < in.de > out.en`
     """
-    from g2lstm.runs.trained import load_translation_model
+    from g2lstm.runs.trained import load_as
+    from g2lstm.tasks.registry import MT
 
-    trained = load_translation_model(run)
+    trained = load_as(MT, run)
     lines = _standard_input()
     with bar() as show:
         found = trained.search(

@@ -8,10 +8,8 @@ from torch import nn
 
 from g2lstm.export.graph import Graph
 from g2lstm.tasks.lm.model import LanguageModel
-from g2lstm.tasks.lm.trained import TrainedLanguageModel
 from g2lstm.tasks.mt.model import TranslationModel
-from g2lstm.tasks.mt.trained import SOURCE_TOKENIZER, TARGET_TOKENIZER, TrainedTranslationModel
-from g2lstm.text.tokenize import Tokenizer
+from g2lstm.tasks.trained import Trained
 from g2lstm.version import __version__
 
 VERSION = 1  # of the description
@@ -31,13 +29,6 @@ _LAYER = """\
 layer = ort.InferenceSession({path!r})
 x, h, c = (np.zeros([1 if isinstance(n, str) else n for n in one.shape], np.float32) for one in layer.get_inputs())
 output, h, c = layer.run(None, {{"input": x, "h": h, "c": c}})"""
-
-
-def tokenizers_of(trained: TrainedLanguageModel | TrainedTranslationModel) -> dict[str, Tokenizer]:
-    """The tokenizers of a trained model, by the names of their files."""
-    if isinstance(trained, TrainedLanguageModel):
-        return {"tokenizer.json": trained.tokenizer}
-    return {SOURCE_TOKENIZER: trained.source, TARGET_TOKENIZER: trained.target}
 
 
 def describe(model: object, graphs: Mapping[str, Graph], files: Mapping[str, str], stem: str) -> dict[str, Any]:
@@ -62,13 +53,11 @@ def describe(model: object, graphs: Mapping[str, Graph], files: Mapping[str, str
     carried = {name: name.removesuffix(_NEXT) for name in outputs if name.endswith(_NEXT)}
     facts: dict[str, Any] = {"format": "g2lstm-onnx", "version": VERSION, "g2lstm": __version__}
     facts |= {"graphs": parts, "carried": carried}
-    if isinstance(model, TrainedLanguageModel):
-        facts["tokens"] = {"text": _tokens(model.tokenizer, f"{stem}.tokenizer.json")}
-    elif isinstance(model, TrainedTranslationModel):
-        sides = {"source": (model.source, SOURCE_TOKENIZER), "target": (model.target, TARGET_TOKENIZER)}
-        facts["tokens"] = {side: _tokens(tokenizer, f"{stem}.{name}") for side, (tokenizer, name) in sides.items()}
-        how = model.recipe.evaluate
-        facts["search"] = {"beam": how.beam, "length_penalty": how.length_penalty}
+    if isinstance(model, Trained):
+        described = model.describe()
+        for tokens in described["tokens"].values():
+            tokens["tokenizer"] = f"{stem}.{tokens['tokenizer']}"
+        facts |= described
     return facts
 
 
@@ -81,19 +70,12 @@ def example(model: object, path: Path) -> str:
     """
     module = model if isinstance(model, nn.Module) else getattr(model, "model", None)
     begin = end = 0
-    if isinstance(model, TrainedLanguageModel):
-        begin = model.tokenizer.eos_id
-    elif isinstance(model, TrainedTranslationModel):
-        begin, end = model.target.eos_id, model.source.eos_id
+    if isinstance(model, Trained):
+        sides = list(model.describe()["tokens"].values())
+        begin, end = sides[-1]["begin"], sides[0]["end"]
     lines = _LAYER
     if isinstance(module, LanguageModel):
         lines = _LANGUAGE_MODEL
     elif isinstance(module, TranslationModel):
         lines = _TRANSLATION_MODEL
     return f"{_IMPORTS}\n{lines.format(path=str(path), stem=str(path.with_suffix('')), begin=begin, end=end)}"
-
-
-def _tokens(tokenizer: Tokenizer, file: str) -> dict[str, Any]:
-    """A text begins after the token that ends the one before, so that one id serves for both."""
-    ids = {"begin": tokenizer.eos_id, "end": tokenizer.eos_id, "unknown": tokenizer.unk_id}
-    return {"tokenizer": file, "kind": tokenizer.kind, "size": len(tokenizer), **ids}

@@ -11,7 +11,8 @@ from g2lstm.export.graph import FLOAT, INTEGER, TRUTH, Graph
 from g2lstm.export.lstm import Sequences, State, floats, layers_of, run, step
 from g2lstm.export.weights import Matrix, lookup, product
 from g2lstm.nn.lstm import G2LSTM
-from g2lstm.tasks.lm.model import LanguageModel, weight_of
+from g2lstm.tasks.lm.model import LanguageModel
+from g2lstm.tasks.model import weight_of
 from g2lstm.tasks.mt.model import TranslationModel
 
 

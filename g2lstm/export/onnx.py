@@ -25,8 +25,7 @@ from g2lstm.tasks.mt.model import TranslationModel
 
 if TYPE_CHECKING:
     from g2lstm.export.graph import Graph
-    from g2lstm.tasks.lm.trained import TrainedLanguageModel
-    from g2lstm.tasks.mt.trained import TrainedTranslationModel
+    from g2lstm.tasks.trained import Trained
 
 MOST_BYTES = 2**31 - 2**20  # a file of ONNX's is one message of protobuf, which ends at 2 GiB
 
@@ -51,7 +50,7 @@ class Export:
 
 
 def export_onnx(
-    model: "TrainedLanguageModel | TrainedTranslationModel | nn.Module",
+    model: "Trained | nn.Module",
     path: str | Path,
     *,
     activations: str = "float32",
@@ -80,7 +79,7 @@ def export_onnx(
     """
     _require_extra()
     from g2lstm.export.check import check
-    from g2lstm.export.describe import describe, example, tokenizers_of
+    from g2lstm.export.describe import describe, example
     from g2lstm.export.weights import ACCURACY
 
     path = Path(path)
@@ -91,7 +90,7 @@ def export_onnx(
     if eval_gate is not None:
         checked_option("eval_gate", eval_gate)
     module = _checked_module(model if isinstance(model, nn.Module) else model.model)
-    tokenizers = {} if isinstance(model, nn.Module) else tokenizers_of(model)
+    tokenizers = {} if isinstance(model, nn.Module) else model.tokenizers
     if eval_gate not in (None, "soft") and not lstms(module):
         raise G2Error(f"a torch.nn.LSTM has soft gates, not {eval_gate!r} ones; give the G2LSTM, or eval_gate='soft'")
     parts = ("encoder", "decoder") if isinstance(module, TranslationModel) else ("model",)

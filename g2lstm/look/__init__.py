@@ -1,9 +1,9 @@
 """Looking at the gates: of one sentence, or counted over many; numbers and pictures."""
 
 from g2lstm.look.histogram import GateHistogram
-from g2lstm.look.reading import LayerReading, Reading, read_sentence
 from g2lstm.look.record import Recording, record_split, watch
 from g2lstm.look.statistics import GateStatistics
+from g2lstm.tasks.reading import LayerReading, Reading
 
 __all__ = [
     "GateHistogram",
@@ -11,7 +11,6 @@ __all__ = [
     "LayerReading",
     "Reading",
     "Recording",
-    "read_sentence",
     "record_split",
     "watch",
 ]

@@ -5,16 +5,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch.nn.utils.rnn import pad_sequence
 
-from g2lstm.look.mode import in_mode
-from g2lstm.look.places import Place, places
-from g2lstm.look.record import Trained
 from g2lstm.nn.record import record_gates
-from g2lstm.tasks.lm.trained import TrainedLanguageModel
-from g2lstm.tasks.mt.trained import TrainedTranslationModel
-from g2lstm.text.grammar import GrammarPair, grammar_pairs
+from g2lstm.tasks.reading import Place, in_mode, places
+from g2lstm.tasks.trained import Trained
+from g2lstm.text.grammar import GrammarPair
 from g2lstm.text.tokenize import Tokenizer, begins_word
 
 _BATCH = 64
@@ -22,15 +17,8 @@ _BATCH = 64
 Floats = npt.NDArray[np.floating]
 
 
-def knows_boundaries(trained: Trained) -> bool:
-    """Whether the clauses of the model's source are known: those of the embedded German are."""
-    if isinstance(trained, TrainedLanguageModel):
-        return False
-    return trained.recipe.data.name == "embedded-mt" and trained.recipe.data.source == "de"
-
-
 def boundary_auc(
-    trained: TrainedTranslationModel,
+    trained: Trained,
     split: str = "valid",
     *,
     samples: int = 10_000,
@@ -45,26 +33,23 @@ def boundary_auc(
     before it ("comma"). Where no sentence has one, there is nothing to tell.
 
     Args:
-        trained: a model for which `knows_boundaries`.
+        trained: the model; if its `clauses` are not known, there is nothing to measure.
         split: of the embedded pairs.
         samples: sentences at most, from the beginning.
         eval_gate: "soft", "tempered" or "hard"; None for the model's own.
         training: as in training, with noise.
         seed: of noise and dropout.
     """
-    pairs = grammar_pairs(split)[:samples]
+    pairs = trained.clauses(split)[:samples]
     if not any(pair.boundaries for pair in pairs):
         return []
-    model = trained.model
+    model, tokenizer = trained.model, next(iter(trained.tokenizers.values()))
     modules = dict(model.named_modules())
     found: dict[Place, list[Floats]] = defaultdict(list)  # of each sentence, the mean at each word
     with in_mode(model, eval_gate=eval_gate, training=training, seed=seed), record_gates(model) as record:
         for start in range(0, len(pairs), _BATCH):
-            sources = [trained.source.encode(pair.source) for pair in pairs[start : start + _BATCH]]
-            ids = [torch.tensor([*source, trained.source.eos_id]) for source in sources]
-            lengths = torch.tensor([len(each) for each in ids])
-            starts = [_word_starts(trained.source, source) for source in sources]
-            model.encode(pad_sequence(ids).to(model.softmax_bias.device), lengths)
+            sources = trained.encode_lines([pair.source for pair in pairs[start : start + _BATCH]])
+            starts = [_word_starts(tokenizer, source) for source in sources]
             for name, calls in record.items():
                 for gates in calls:
                     for place, forget in zip(places(name, modules[name]), gates.forget, strict=True):

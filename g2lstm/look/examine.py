@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from g2lstm.errors import G2Error
 from g2lstm.files import read_bounded
-from g2lstm.look.boundaries import boundary_auc, knows_boundaries
+from g2lstm.look.boundaries import boundary_auc
 from g2lstm.look.histogram import BINS
-from g2lstm.look.reading import GATES, Reading, read_sentence
-from g2lstm.look.record import Progress, Trained, record_reading, record_split
+from g2lstm.look.record import record_reading, record_split
 from g2lstm.look.scores import score_by_gate
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.tasks.mt.trained import TrainedTranslationModel
+from g2lstm.tasks.reading import GATES, Reading
+from g2lstm.tasks.trained import Progress, Trained
 
 _MAX_BYTES = 2**24  # of gates.json
 _Count = Annotated[int, Field(ge=0, lt=2**53)]
@@ -127,7 +127,7 @@ def examine(
         progress: called with what is done of one of the steps, and what there is in all.
     """
     mode: dict[str, Any] = {"eval_gate": eval_gate, "training": training, "seed": seed}
-    reading = None if text is None else read_sentence(trained, text, target=target, **mode)
+    reading = None if text is None else trained.read(text, target=target, **mode)
     if split is not None:
         recording = record_split(trained, split, samples=samples, data_dir=data_dir, progress=progress, **mode)
     elif reading is not None and not hard_score:
@@ -145,7 +145,7 @@ def examine(
     }
     if split is not None and hard_score:
         numbers["scores"] = score_by_gate(trained, split, samples=samples, data_dir=data_dir, progress=progress)
-    if split is not None and isinstance(trained, TrainedTranslationModel) and knows_boundaries(trained):
+    if split is not None and trained.clauses(split):
         numbers["boundaries"] = boundary_auc(trained, split, samples=samples, **mode)
     if reading is not None:
         numbers["text"] = _sentence(reading)

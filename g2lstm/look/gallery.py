@@ -11,7 +11,7 @@ from g2lstm.look.pictures.histograms import draw_histograms, draw_layers, draw_s
 from g2lstm.look.pictures.sentence import draw_units, draw_words
 from g2lstm.look.pictures.style import save
 from g2lstm.look.pictures.training import draw_history, draw_saturation, gate_history, has_saturation
-from g2lstm.look.reading import Reading
+from g2lstm.tasks.reading import Reading
 
 
 def write_gallery(folder: Path, runs: Mapping[str, Findings]) -> list[Path]:

@@ -10,11 +10,11 @@ from g2lstm.files import write_atomically
 from g2lstm.look.examine import GatesFile
 from g2lstm.look.pictures.sentence import draw_words
 from g2lstm.look.pictures.style import GATE_NAMES, css_variables
-from g2lstm.look.reading import Reading, read_sentence
 from g2lstm.look.report_sections import Runs, compression, histograms, learning, picture, scores, settings
-from g2lstm.look.runs import count_some, example_sentences, named_runs
+from g2lstm.look.runs import count_some, named_runs
 from g2lstm.recipes.files import recipe_to_toml
 from g2lstm.runs.trained import load
+from g2lstm.tasks.reading import Reading
 from g2lstm.version import __version__
 
 _MARK = '<meta name="generator" content="g2lstm">'  # in every report, so that no other file is overwritten
@@ -54,8 +54,8 @@ def write_report(
         trained = load(run.path)  # one at a time
         if name not in counts and (counted := count_some(trained, data_dir)) is not None:
             counts[name] = counted
-        for text in example_sentences(trained, _SENTENCES, data_dir) if texts is None else texts:
-            readings.setdefault(text, {})[name] = read_sentence(trained, text)
+        for text in trained.examples(_SENTENCES, data_dir) if texts is None else texts:
+            readings.setdefault(text, {})[name] = trained.read(text)
     ordered = {name: counts[name] for name in runs if name in counts}
     sections += [histograms(ordered), _sentences(readings), _recipes(runs)]
     with write_atomically(out) as file:

@@ -16,6 +16,7 @@ from g2lstm.look.pictures.sizes import curve_of, draw_sizes
 from g2lstm.look.pictures.style import svg_element
 from g2lstm.look.pictures.training import draw_history, draw_learning, draw_saturation, gate_history, has_saturation
 from g2lstm.runs.directory import RunDirectory
+from g2lstm.tasks.registry import task_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,7 +55,7 @@ def settings(runs: Runs) -> str:
     for index, run in enumerate(runs.values()):
         recipe, model = run.recipe, run.recipe.model
         facts = {
-            "task": {"lm": "language model", "mt": "translation"}[recipe.task],
+            "task": task_of(recipe).trained.title,
             "data": recipe.data.name or str(recipe.data.path),
             "method": model.method,
             "tau": "" if model.method == "sigmoid" else f"{model.tau:g}" if model.tau is not None else "",
@@ -87,7 +88,7 @@ def scores(runs: Runs) -> str:
     rows, others = [], 0
     for name, run in runs.items():
         results = run.results()
-        own = [score for score in results if f"recipe:{run.recipe_hash}|" in f"{score.get('signature')}|"]
+        own = [score for score in results if score.get("recipe", run.recipe_hash) == run.recipe_hash]
         others += len(results) - len(own)
         for score in own:
             value = f"BLEU {score['bleu']:.2f}" if "bleu" in score else f"perplexity {score['perplexity']:.2f}"

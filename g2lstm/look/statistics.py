@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from g2lstm.errors import G2Error
 from g2lstm.look.histogram import GateHistogram
-from g2lstm.look.places import Place, places
-from g2lstm.look.reading import GATES
 from g2lstm.nn.gate import Gates
+from g2lstm.tasks.reading import GATES, Place, places
 
 
 class GateStatistics(Mapping[Place, dict[str, GateHistogram]]):

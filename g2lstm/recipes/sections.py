@@ -63,6 +63,11 @@ class DataSection(Section):
     min_frequency: Count = 1
     lowercase: bool = False
 
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """The endings of the files of each split."""
+        return ("txt",)
+
     @field_validator("name")
     @classmethod
     def _is_known(cls, name: str | None) -> str | None:

@@ -1,27 +1,150 @@
-"""Compressed runs: run directories whose weights are compressed, used like any other but for training."""
+"""Compressed runs: `compress_run` makes a run directory with compressed weights, and reports what that changes."""
 
 import json
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
+import torch
 from torch import nn
 
 from g2lstm.compression import storage
-from g2lstm.compression.model import encoded_matrices, install_
+from g2lstm.compression.measure import group_sizes
+from g2lstm.compression.model import compress, encoded_matrices
 from g2lstm.compression.spec import PRESETS, Spec
 from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically
-from g2lstm.runs.directory import COMPRESSED, RunDirectory
-from g2lstm.runs.directory import TABLE as TABLE
+from g2lstm.runs.directory import COMPRESSED, TABLE, RunDirectory
+from g2lstm.runs.trained import load, score
+from g2lstm.tasks.trained import Scoring, Trained
+
+Show: TypeAlias = Callable[[str, int, int], None]  # what is being done, how much of it is done, and the total
+
+_ROUNDS, _SECONDS = 3, 2.0  # of a speed test: rounds at least, and seconds to fill with more of them
+
+
+class Compressed(NamedTuple):
+    """A compressed model, its spec, and how long compressing took."""
+
+    model: nn.Module
+    spec: Spec
+    seconds: float
+
+
+def compress_timed(trained: Trained, spec: Spec) -> Compressed:
+    """Compresses the model of a run."""
+    start = time.perf_counter()
+    model = compress(trained.model, spec)
+    return Compressed(model, spec, time.perf_counter() - start)
+
+
+def compress_run(trained: Trained, spec: Spec, out: Path, show: Show, scoring: Scoring | None) -> dict[str, Any]:
+    """Compresses a run into a new run directory, which appears only when it is complete.
+
+    Args:
+        trained: the run.
+        spec: how to compress.
+        out: the new directory.
+        show: told of the progress.
+        scoring: how to score before and after; None not to score.
+
+    Returns:
+        What the directory's compression.json holds.
+    """
+    with new_folder(out) as folder:
+        compressed = compress_timed(trained, spec)
+        what = f"scoring {trained.run.path.name}"
+        before = None if scoring is None else score(trained, scoring, partial(show, what))
+        report = measure(trained, compressed, folder, show, scoring=scoring, score_before=before)
+        write_json(folder / TABLE, report)
+    return report
+
+
+def measure(
+    trained: Trained,
+    compressed: Compressed,
+    folder: Path,
+    show: Show,
+    *,
+    scoring: Scoring | None = None,
+    score_before: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Writes a compressed run into an empty folder, reads it back, and measures it.
+
+    Args:
+        trained: the run that was compressed.
+        compressed: its compressed model.
+        folder: where the compressed run is written.
+        show: told of the progress.
+        scoring: how to score; None not to score.
+        score_before: the run's own score.
+
+    Returns:
+        What `compression.json` holds; None stands for what was not measured.
+    """
+    write_run(folder, trained.run, compressed.model, compressed.spec)
+    after = load(folder)
+    before_bytes, after_bytes = (one.run.model_file.stat().st_size for one in (trained, after))
+    parameters = sum(parameter.numel() for parameter in trained.model.parameters())
+    groups = group_sizes(trained.model, compressed.model)
+    report: dict[str, Any] = {
+        "original": trained.run.path.absolute().name,
+        "spec": str(compressed.spec),
+        "groups": {name: {**size._asdict(), "bits_per_weight": size.bits_per_weight} for name, size in groups.items()},
+        "rest": {
+            "before": before_bytes - sum(size.before for size in groups.values()),
+            "after": after_bytes - sum(size.after for size in groups.values()),
+        },
+        "file": {"before": before_bytes, "after": after_bytes, "ratio": before_bytes / after_bytes},
+        "parameters": parameters,
+        "bits_per_weight": 8 * after_bytes / parameters,
+        "seconds": compressed.seconds,
+        "score": None,
+    }
+    if scoring is not None and score_before is not None:
+        score_after = score(after, scoring, partial(show, "scoring the compressed run"))
+        metric = trained.metric.name
+        report["score"] = {
+            "metric": metric,
+            "split": scoring.split,
+            "before": score_before[metric],
+            "after": score_after[metric],
+            "signature_before": score_before["signature"],
+            "signature_after": score_after["signature"],
+        }
+    return {**report, "speed": _speed(trained, after, scoring)}
+
+
+def _speed(before: Trained, after: Trained, scoring: Scoring | None) -> dict[str, Any] | None:
+    """How fast both models are, in alternating rounds so that both see the same machine; the first is a warm-up."""
+    found = {"before": before.speed_test(scoring), "after": after.speed_test(scoring)}
+    tests = {name: test for name, test in found.items() if test is not None}
+    if not tests:
+        return None
+    seconds: dict[str, list[float]] = {name: [] for name in tests}
+    began = time.perf_counter()
+    for turn in range(10 * _ROUNDS + 1):
+        if turn > _ROUNDS and time.perf_counter() - began > _SECONDS:
+            break
+        for name, test in tests.items():
+            start = time.perf_counter()
+            test.job()
+            if turn:
+                seconds[name].append(time.perf_counter() - start)
+    rates = {name: test.size / statistics.median(seconds[name]) for name, test in tests.items()}
+    about = tests["before"]
+    return {"unit": about.unit, "how": about.how, "threads": torch.get_num_threads(), **rates}
 
 
 def default_folder(run: Path, spec: str) -> Path:
-    """Beside the run, named by it and the spec: runs/ptb-small+small, or runs/ptb-small+gates-round0.2_cell-int8."""
+    """A folder beside the run: runs/ptb-small+small, or runs/ptb-small+gates-round0.2_cell-int8."""
     named = spec.strip()
     if named not in PRESETS:
         named = re.sub("[=,]", "-", str(Spec.parse(spec)).replace("; ", "_").replace(":", ""))
@@ -31,32 +154,32 @@ def default_folder(run: Path, spec: str) -> Path:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder under a temporary name that takes the name `path` only when all is in it; else there is no trace of it.
+    """A folder that takes the name `path` only when it is complete; after an error nothing of it remains.
 
     Args:
-        path: the final name, which must be free; folders above it are made.
+        path: the final name, which must be free; parent folders are made.
     """
     if path.exists() or path.is_symlink():
-        raise G2Error(f"{path} exists already; delete it, or choose another folder with --out")
+        raise G2Error(f"{path} already exists; delete it, or choose another folder with --out")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
         temporary.mkdir(parents=True)
     except OSError as error:
-        raise G2Error(f"{path} cannot be made: {error.strerror}; choose another folder with --out") from None
+        raise G2Error(f"{path} can't be made: {error.strerror}; choose another folder with --out") from None
     try:
         yield temporary
         try:
             temporary.rename(path)
-        except OSError as error:  # somebody else has made it meanwhile
-            raise G2Error(f"{path} cannot be made: {error.strerror}; choose another folder with --out") from None
+        except OSError as error:  # someone else has made it meanwhile
+            raise G2Error(f"{path} can't be made: {error.strerror}; choose another folder with --out") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def check_compressible(run: RunDirectory) -> None:
-    """Raises for a run without weights, or one that is compressed already."""
+    """Raises if a run has no weights, or is already compressed."""
     if (spec := run.compression) is not None:
-        raise G2Error(f"{run.path} is compressed already ({spec}); compress the run that it was made from")
+        raise G2Error(f"{run.path} is already compressed ({spec}); compress the run it was made from")
 
 
 def write_run(folder: Path, run: RunDirectory, model: nn.Module, spec: Spec) -> None:
@@ -64,9 +187,9 @@ def write_run(folder: Path, run: RunDirectory, model: nn.Module, spec: Spec) -> 
 
     Args:
         folder: empty.
-        run: what was compressed: its recipe, its tokenizers and the facts of its training are kept.
+        run: the original, whose recipe, tokenizers and facts of training are kept.
         model: the compressed model.
-        spec: what it was compressed by.
+        spec: how it was compressed.
     """
     metadata = run.training_facts() | {"version": str(COMPRESSED)}
     content = storage.save(encoded_matrices(model), dict(model.named_parameters()), spec, metadata)
@@ -79,24 +202,6 @@ def write_run(folder: Path, run: RunDirectory, model: nn.Module, spec: Spec) -> 
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """An object for people and programs."""
+    """Writes a JSON object for people and programs."""
     with write_atomically(path) as file:
         file.write(json.dumps(values, indent=2).encode())
-
-
-def fill_compressed(model: nn.Module, run: RunDirectory) -> None:
-    """Gives a model, which may be on the meta device, the compressed weights of a run; they must fit."""
-    stored = storage.load(run.model_file)
-    try:
-        install_(model, stored.matrices)
-    except G2Error as error:
-        raise G2Error(f"{run.model_file} does not fit the recipe and the tokenizer: {error}; use its own") from None
-    expected = {name: (tuple(value.shape), value.dtype) for name, value in model.named_parameters()}
-    found = {name: (tuple(value.shape), value.dtype) for name, value in stored.others.items()}
-    if expected != found:
-        wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))[0]
-        raise G2Error(
-            f"{run.model_file} does not fit the recipe and the tokenizer: {wrong} is {found.get(wrong, 'not there')}, "
-            f"expected {expected.get(wrong, 'nothing')}; use its own"
-        )
-    model.load_state_dict(stored.others, strict=False, assign=True)

@@ -18,7 +18,9 @@ from g2lstm.compression.header import ENTRY, parse_header, spec_of
 from g2lstm.errors import G2Error
 from g2lstm.files import parse_json, read_bounded, read_json, write_atomically
 from g2lstm.recipes.files import read_tables, recipe_to_toml, seal, tables_hash
-from g2lstm.tasks.recipes import TASKS, Recipe, load_recipe, task_of
+from g2lstm.recipes.recipe import Recipe
+from g2lstm.tasks.recipes import load_recipe
+from g2lstm.tasks.registry import TASKS, task_of
 from g2lstm.text.tokenize import Tokenizer
 
 TABLE = "compression.json"  # of a compressed run: what compressing gained and cost
@@ -79,7 +81,7 @@ class RunDirectory:
         if not os.path.isfile(run.recipe_file):  # which raises for no name, however strange
             what = "does not exist" if not os.path.exists(path) else "holds no recipe.toml"
             raise G2Error(f"{path} is not a run directory: it {what}; `g2lstm train RECIPE --out {path}` makes one")
-        found = task_of(run.recipe_file)
+        found = read_tables(run.recipe_file).get("task")
         if found is not None and found not in TASKS:
             raise G2Error(f"{path} is a run of task {found!r}, which this g2lstm does not know; install a newer one")
         if task is not None and found is not None and found != task:
@@ -110,17 +112,17 @@ class RunDirectory:
         """Whether there is one that training could go on from, whole or not."""
         return any(self.checkpoints.glob("step-*.json"))
 
-    def tokenizer(self, name: str = "tokenizer.json") -> Tokenizer:
-        """A tokenizer that the model was trained with, by the name of its file."""
-        if not (self.path / name).is_file():
-            raise G2Error(f"{self.path} holds no {name}; it is incomplete, train it anew")
-        return Tokenizer.load(self.path / name)
-
     @property
     def tokenizer_files(self) -> list[Path]:
-        """Those of its task."""
-        names = ["tokenizer.json"] if self.recipe.task == "lm" else ["tokenizer.source.json", "tokenizer.target.json"]
-        return [self.path / name for name in names]
+        """The files of the tokenizers that its task has."""
+        return [self.path / name for name in task_of(self.recipe).trained.tokenizer_files]
+
+    def tokenizers(self) -> list[Tokenizer]:
+        """The tokenizers that the model was trained with, in the order of its task."""
+        for file in self.tokenizer_files:
+            if not file.is_file():
+                raise G2Error(f"{self.path} has no {file.name}, so it is incomplete; train it again")
+        return [Tokenizer.load(file) for file in self.tokenizer_files]
 
     def save_weights(self, weights: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
         """Writes the model's weights, those of the best validation so far, and facts about their training."""

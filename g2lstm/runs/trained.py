@@ -1,55 +1,62 @@
-"""`load`: a trained model with its tokenizer, ready to be used from Python."""
+"""Trained models of run directories: `load` opens one, `score` scores it and signs the score."""
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import torch
 from torch import nn
 
+from g2lstm.compression import storage
 from g2lstm.compression.header import shown
+from g2lstm.compression.model import install_
 from g2lstm.errors import G2Error
-from g2lstm.runs.compressed import fill_compressed
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.models import build_language_model, build_translation_model
-from g2lstm.tasks.lm.recipe import LmRecipe
-from g2lstm.tasks.lm.trained import TrainedLanguageModel
-from g2lstm.tasks.mt.trained import SOURCE_TOKENIZER, TARGET_TOKENIZER, TrainedTranslationModel
-
-Model = TypeVar("Model", bound=nn.Module)
+from g2lstm.tasks.registry import task_of
+from g2lstm.tasks.task import ModelT, Task, TrainedT
+from g2lstm.tasks.trained import Progress, Scoring, Trained
 
 
-def load(run_dir: str | Path) -> TrainedLanguageModel | TrainedTranslationModel:
+def load(run_dir: str | Path) -> Trained:
     """The trained model of a run directory, in evaluation mode, on the CPU."""
     run = RunDirectory.open(Path(run_dir))
-    recipe = run.recipe
-    if isinstance(recipe, LmRecipe):
-        return load_language_model(run_dir)
-    return load_translation_model(run_dir)
+    return _load(task_of(run.recipe), run)
 
 
-def load_language_model(run_dir: str | Path) -> TrainedLanguageModel:
-    """As `load`, for a language model only."""
-    run = RunDirectory.open(Path(run_dir), task="lm")
-    recipe = run.recipe
-    assert isinstance(recipe, LmRecipe)
-    tokenizer = run.tokenizer()
-    model = _filled(partial(build_language_model, recipe, len(tokenizer)), run)
-    return TrainedLanguageModel(run, recipe, tokenizer, model)
+def load_as(task: Task[Any, Any, TrainedT], run_dir: str | Path) -> TrainedT:
+    """As `load`, but refuses a run of another task."""
+    return _load(task, RunDirectory.open(Path(run_dir), task=task.trained.task))
 
 
-def load_translation_model(run_dir: str | Path) -> TrainedTranslationModel:
-    """As `load`, for a translation model only."""
-    run = RunDirectory.open(Path(run_dir), task="mt")
-    recipe = run.recipe
-    assert not isinstance(recipe, LmRecipe)
-    source, target = run.tokenizer(SOURCE_TOKENIZER), run.tokenizer(TARGET_TOKENIZER)
-    model = _filled(partial(build_translation_model, recipe, len(source), len(target)), run)
-    return TrainedTranslationModel(run, recipe, source, target, model)
+def _load(task: Task[Any, Any, TrainedT], run: RunDirectory) -> TrainedT:
+    recipe, tokenizers = run.recipe, run.tokenizers()
+    model = _filled(partial(task.build, recipe, *map(len, tokenizers)), run)
+    trained = task.trained(recipe, model, *tokenizers)
+    trained.run, trained.facts = run, run.training_facts()
+    return trained
 
 
-def _filled(build: Callable[[], Model], run: RunDirectory) -> Model:
+def score(
+    trained: Trained, how: Scoring, progress: Progress | None = None, *, compressed: str | None = None
+) -> dict[str, Any]:
+    """The score of a split, as `result.json` has it.
+
+    Args:
+        trained: a model from `load`.
+        how: the split and the options.
+        progress: called with the tokens or sentences done, and the total.
+        compressed: the spec of a model that was compressed after it was loaded.
+    """
+    found, run = trained.score_split(how, progress), trained.run
+    spec = {} if compressed is None else {"compressed": compressed}
+    # Signatures are for people. What programs compare stands beside them.
+    compared = {"recipe": run.recipe_hash, "data": found.facts["data"]}
+    signed = {**found.values, **spec, **compared, "signature": run.signature(**spec, **found.facts)}
+    return signed if found.by_sentence is None else {**signed, "by_sentence": found.by_sentence}
+
+
+def _filled(build: Callable[[], ModelT], run: RunDirectory) -> ModelT:
     """The model with the weights of a run, in evaluation mode."""
     with torch.device("meta"):
         outline = build()
@@ -81,3 +88,21 @@ def check_fits(model: nn.Module, run: RunDirectory) -> None:
             f"{run.model_file} does not fit the recipe and the tokenizer: {shown(wrong[0])} has shape {shapes[0]}, "
             f"expected {shapes[1]}; use its own"
         )
+
+
+def fill_compressed(model: nn.Module, run: RunDirectory) -> None:
+    """Gives a model, which may be on the meta device, the compressed weights of a run; they must fit."""
+    stored = storage.load(run.model_file)
+    try:
+        install_(model, stored.matrices)
+    except G2Error as error:
+        raise G2Error(f"{run.model_file} does not fit the recipe and the tokenizer: {error}; use its own") from None
+    expected = {name: (tuple(value.shape), value.dtype) for name, value in model.named_parameters()}
+    found = {name: (tuple(value.shape), value.dtype) for name, value in stored.others.items()}
+    if expected != found:
+        wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))[0]
+        raise G2Error(
+            f"{run.model_file} does not fit the recipe and the tokenizer: {wrong} is {found.get(wrong, 'not there')}, "
+            f"expected {expected.get(wrong, 'nothing')}; use its own"
+        )
+    model.load_state_dict(stored.others, strict=False, assign=True)

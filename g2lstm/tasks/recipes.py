@@ -3,18 +3,16 @@
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from pydantic import ValidationError
 
 from g2lstm.errors import G2Error
 from g2lstm.recipes.files import apply_overrides, read_tables
 from g2lstm.recipes.problems import MAX_PROBLEMS, problems_of, setting
-from g2lstm.tasks.lm.recipe import LmRecipe
-from g2lstm.tasks.mt.recipe import MtRecipe
+from g2lstm.recipes.recipe import Recipe as Recipe
+from g2lstm.tasks.registry import TASKS
 
-Recipe: TypeAlias = LmRecipe | MtRecipe
-TASKS: dict[str, type[LmRecipe] | type[MtRecipe]] = {"lm": LmRecipe, "mt": MtRecipe}
 _MAX_DEPTH = 20  # of tables and lists inside each other; a recipe has three levels
 
 
@@ -29,12 +27,6 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
         G2Error: the recipe has mistakes; the message lists them all.
     """
     return parse_recipe(read_tables(name_or_path), overrides, source=str(name_or_path))
-
-
-def task_of(path: Path) -> str | None:
-    """The task that a recipe names, whatever else it says; None if it names none."""
-    task = read_tables(path).get("task")
-    return task if isinstance(task, str) else None
 
 
 def parse_recipe(values: Mapping[str, Any], overrides: Sequence[str] = (), *, source: str = "given") -> Recipe:
@@ -58,10 +50,10 @@ def parse_recipe(values: Mapping[str, Any], overrides: Sequence[str] = (), *, so
     found: list[list[str]] = []
     for name in possible:
         try:
-            recipe = TASKS[name].model_validate({**tables, "task": name})
+            recipe: Recipe = TASKS[name].recipe.model_validate({**tables, "task": name})
             found.append([])
         except ValidationError as error:
-            found.append(problems_of(error, TASKS[name]))
+            found.append(problems_of(error, TASKS[name].recipe))
     problems += [problem for problem in found[0] if all(problem in others for others in found)]  # whatever the task is
     if problems:
         or_more = " or more" if len(problems) >= MAX_PROBLEMS else ""

@@ -1,73 +1,118 @@
-"""What the training loop asks of a task; language modelling is one, translation another."""
+"""What a task is: one kind of model, from its recipe to a model that learns.
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+`Trained` is what comes out of it. Nothing outside this package asks which task it is dealing with: it calls a method of
+one of the two.
+"""
 
-from torch import Tensor, nn
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
 
+import psutil
+import torch
+from torch import nn
 
-class StepLoss(NamedTuple):
-    """The loss of one batch."""
-
-    total: Tensor  # (), to be differentiated
-    nats: float  # -log p a token, without regularisers or smoothing; its mean over the processes is that of the batch
-    tokens: int  # predicted in this batch, by all processes together
-
-
-class Validation(NamedTuple):
-    """What a validation found."""
-
-    loss: float  # nats a token
-    scores: dict[str, float]  # for people, by name
-    criterion: float  # what the choice of the best model and the trigger look at: lower is better, then lower loss
-    gates: Mapping[str, list[int]] = MappingProxyType({})  # by gate, how many values are in each twentieth from 0 to 1
+from g2lstm.errors import G2Error
+from g2lstm.recipes.recipe import Recipe
+from g2lstm.recipes.sections import GateSection
+from g2lstm.tasks.learner import Learner
+from g2lstm.tasks.trained import Trained
+from g2lstm.text.tokenize import Tokenizer
 
 
-class Task(Protocol):
-    """A model, its data, and how they make a loss."""
+class Work(NamedTuple):
+    """What training costs, as far as it follows from a recipe."""
 
-    @property
-    def model(self) -> nn.Module:
-        """Whose weights are trained and saved."""
+    weights: int
+    used: int  # weights that each token is multiplied by
+    units: int  # of all layers
+    batch_tokens: int
 
-    @property
-    def module(self) -> nn.Module:
-        """Around the model: its forward call makes the loss, so that DDP can wrap it."""
 
-    @property
-    def facts(self) -> dict[str, str]:
-        """About the training data, to be kept with the weights."""
+RecipeT = TypeVar("RecipeT", bound=Recipe)
+ModelT = TypeVar("ModelT", bound=nn.Module)
+TrainedT = TypeVar("TrainedT", bound=Trained, covariant=True)
 
-    @property
-    def remarks(self) -> Sequence[str]:
-        """What the user should know before training begins, a line each."""
 
-    def next_batch(self) -> Any | None:
-        """The next batch of this epoch, a named tuple of tensors and numbers; None at its end."""
+class Prepared(NamedTuple):
+    """The data of a training run; what the corpora are depends on the task."""
 
-    def start_epoch(self) -> None:
-        """Goes to the beginning of the data."""
+    tokenizers: tuple[Tokenizer, ...]
+    train: Any
+    valid: Any
 
-    @property
-    def epoch_progress(self) -> float:
-        """How much of the epoch has been handed out, in [0, 1]."""
 
-    def rate_scale(self, batch: Any) -> float:
-        """What the learning rate is multiplied by for this batch."""
+class Task(ABC, Generic[RecipeT, ModelT, TrainedT]):
+    """One kind of model."""
 
-    def loss(self, module: nn.Module, batch: Any) -> StepLoss:
-        """The loss, through `module`, which may be `self.module` wrapped."""
+    recipe: type[RecipeT]
+    trained: type[TrainedT]
 
-    def validate(self) -> Validation:
-        """Evaluates the model as it is."""
+    @abstractmethod
+    def module(self, recipe: RecipeT, *vocabularies: int) -> ModelT:
+        """The model with fresh weights from torch's generator, however large."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where in the data it stands, and what this process carries from batch to batch: tensors, numbers, strings."""
-
-    def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
-        """Goes there.
+    def build(self, recipe: RecipeT, *vocabularies: int) -> ModelT:
+        """The model with fresh weights from torch's generator.
 
         Args:
-            states: of all the processes that there were, in their order; there may be another number of them now.
+            recipe: the sizes and options.
+            vocabularies: the size of each tokenizer.
+
+        Raises:
+            G2Error: the weights would not fit into memory; they are counted before they exist.
         """
+        weights = self.count_weights(recipe, *vocabularies)
+        memory = psutil.virtual_memory().total
+        if 4 * weights > memory:
+            raise G2Error(
+                f"the model of this recipe has {weights:,} weights, which take {4 * weights / 1e9:,.0f} GB, and this "
+                f"machine has {memory / 1e9:,.0f} GB of memory; choose smaller sizes: model.hidden, model.embedding, "
+                "model.layers or data.vocabulary"
+            )
+        return self.module(recipe, *vocabularies)
+
+    def count_weights(self, recipe: RecipeT, *vocabularies: int) -> int:
+        """The number of weights; they are not made for this."""
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in self.module(recipe, *vocabularies).parameters())
+
+    @abstractmethod
+    def prepare(self, recipe: RecipeT, data_dir: Path | None, tokenizers: Sequence[Tokenizer] | None) -> Prepared:
+        """Gets the data of a recipe ready for training, the test split too: its faults should show before hours pass.
+
+        Args:
+            recipe: which data, and how to tokenise it.
+            data_dir: a folder that holds the named data sets.
+            tokenizers: use these instead of training new ones.
+        """
+
+    @abstractmethod
+    def learner(
+        self, recipe: RecipeT, data: Prepared, *, device: torch.device | str = "cpu", rank: int = 0, world_size: int = 1
+    ) -> Learner:
+        """A new model with its data, ready for the training loop.
+
+        Args:
+            recipe: how to train.
+            data: from `prepare`.
+            device: where to compute.
+            rank: which of the processes this is.
+            world_size: how many processes there are.
+        """
+
+    @abstractmethod
+    def work(self, recipe: RecipeT, words: int, sentence: int) -> Work:
+        """What training costs.
+
+        Args:
+            recipe: the sizes.
+            words: the size of the vocabulary.
+            sentence: the usual number of tokens in a sentence.
+        """
+
+
+def gate_options(section: GateSection) -> dict[str, Any]:
+    """The options of `G2LSTM` that a recipe has."""
+    return {name: getattr(section, name) for name in GateSection.model_fields}

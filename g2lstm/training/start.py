@@ -12,9 +12,8 @@ from g2lstm.files import is_disk_full
 from g2lstm.recipes.files import differences
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load
-from g2lstm.tasks.lm.trained import TrainedLanguageModel
-from g2lstm.tasks.mt.trained import TrainedTranslationModel
 from g2lstm.tasks.recipes import Recipe, load_recipe, parse_recipe
+from g2lstm.tasks.trained import Trained
 from g2lstm.training.environment import denormals_flushed, one_at_a_time, own_accelerator
 from g2lstm.training.loop import Trainer
 from g2lstm.training.observe import Observer, Silent
@@ -31,17 +30,18 @@ def train(
     resume: bool = False,
     data_dir: str | Path | None = None,
     observer: Observer | None = None,
-) -> TrainedLanguageModel | TrainedTranslationModel:
+) -> Trained:
     """Trains a model into a run directory and loads it from there, like `g2lstm train` but silently.
 
     A language model, its cache tuned on the validation text, and its score on the test text:
 
     >>> import g2lstm
-    >>> from g2lstm.runs.scoring import score_language
+    >>> from g2lstm.runs.trained import score
+    >>> from g2lstm.tasks.trained import Scoring
     >>> tiny = ["model.hidden=16", "model.embedding=16", "train.epochs=1", "train.minutes=", "train.batch_size=64"]
     >>> trained = g2lstm.train("embedded", "runs/tiny", tiny)
-    >>> plain = score_language(trained, "test")
-    >>> cached = score_language(trained, "test", tunes_cache=True)
+    >>> plain = score(trained, Scoring("test"))
+    >>> cached = score(trained, Scoring("test", tune_cache=True))
     >>> cached["perplexity"] < plain["perplexity"]
     True
     >>> trained.run.add_result(cached)  # into result.json, with its signature

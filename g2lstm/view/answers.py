@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from g2lstm.look.reading import GATES, LayerReading, Reading
+from g2lstm.tasks.reading import GATES, LayerReading, Reading
 
 LOW, HIGH = 0.1, 0.9  # beyond these a gate counts as closed or open
 

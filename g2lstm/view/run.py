@@ -10,12 +10,11 @@ from typing import TypeVar
 
 from g2lstm.errors import G2Error
 from g2lstm.look.examine import GatesFile
-from g2lstm.look.reading import Reading, read_sentence
-from g2lstm.look.runs import count_some, example_sentences
+from g2lstm.look.runs import count_some
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load
-from g2lstm.tasks.lm.trained import TrainedLanguageModel
-from g2lstm.tasks.mt.trained import TrainedTranslationModel
+from g2lstm.tasks.reading import Reading
+from g2lstm.tasks.trained import Trained
 
 MAX_WAITING = 200  # requests; more are told to come back
 CACHE_BYTES = 16 * 2**20  # some forty sentences of thirty words on a small model
@@ -54,7 +53,7 @@ class ViewedRun:
         self.message = ""
         self.examples: list[str] = []
         self._data_dir = data_dir
-        self._trained: TrainedLanguageModel | TrainedTranslationModel | None = None
+        self._trained: Trained | None = None
         self._readings: OrderedDict[tuple[str, str], Reading] = OrderedDict()
         self._counted: GatesFile | None = None
         self._waiting = 0
@@ -92,7 +91,7 @@ class ViewedRun:
     def _load(self) -> None:
         try:
             self._trained = load(self.directory.path)
-            self.examples = example_sentences(self._trained, EXAMPLES, self._data_dir)
+            self.examples = self._trained.examples(EXAMPLES, self._data_dir)
             self.state = "ready"
         except Exception as error:  # the page must say so, whatever it is
             if not isinstance(error, G2Error):
@@ -104,7 +103,7 @@ class ViewedRun:
         found = self._readings.pop((text, gate), None)
         if found is None:
             assert self._trained is not None
-            found = read_sentence(self._trained, text, eval_gate=gate)
+            found = self._trained.read(text, eval_gate=gate)
         self._readings[text, gate] = found
         while len(self._readings) > 1 and sum(map(_bytes, self._readings.values())) > CACHE_BYTES:
             self._readings.popitem(last=False)

@@ -11,7 +11,8 @@ import pytest
 from g2lstm.cli.compress import HELP
 from g2lstm.cli.main import main
 from g2lstm.compression.spec import PRESETS
-from g2lstm.lab.bench import compression
+from g2lstm.lab.bench import sweep
+from g2lstm.runs import compressed
 from tests.runs.toys import language_run, translation_run
 
 SPEC = "gates=round:0.2,clip:0.4; cell=int8; embedding=int8"
@@ -35,8 +36,8 @@ def run(language, tmp_path):
 @pytest.fixture
 def call(monkeypatch, capsys):
     """Runs the command line: exit code, standard output, standard error."""
-    monkeypatch.setattr(compression, "_SECONDS", 0.0)
-    monkeypatch.setattr(compression, "_ROUNDS", 1)
+    monkeypatch.setattr(compressed, "_SECONDS", 0.0)
+    monkeypatch.setattr(compressed, "_ROUNDS", 1)
 
     def called(*arguments):
         monkeypatch.setattr(sys, "argv", ["g2lstm", *map(str, arguments)])
@@ -168,10 +169,10 @@ def test_bad_calls(call, run, translation, tmp_path):
     refused("--sweep takes no SPEC", run, "small", "--sweep")
     refused("--no-score and --sweep contradict each other", run, "--sweep", "--no-score")
     refused("--no-score and --cache contradict each other", run, "small", "--no-score", "--cache")
-    refused("--cache is for language models", translation, "small", "--cache", "--out", tmp_path / "new")
+    refused("--cache can't be used here", translation, "small", "--cache", "--out", tmp_path / "new")
     refused("is not a run directory: it does not exist", tmp_path / "nothing", "small")
     refused("there is no split 'text'", run, "small", "--split", "text")
-    refused("exists already; delete it", run, "small", "--out", run)
+    refused("already exists; delete it", run, "small", "--out", run)
 
 
 def test_a_run_without_weights(call, run):
@@ -182,8 +183,8 @@ def test_a_run_without_weights(call, run):
 def test_a_compressed_run_is_not_compressed_again(call, run):
     assert call("compress", run, "cell=int8", "--no-score")[0] == 0
     small = run.with_name("run+cell-int8")
-    _refused(call, run, "is compressed already (cell=int8); compress the run", "compress", small, "small")
-    _refused(call, run, "is compressed already (cell=int8); compress the run", "compress", small, "--sweep")
+    _refused(call, run, "is already compressed (cell=int8); compress the run", "compress", small, "small")
+    _refused(call, run, "is already compressed (cell=int8); compress the run", "compress", small, "--sweep")
 
 
 @pytest.mark.parametrize("where", [40, -40])
@@ -200,7 +201,7 @@ def test_termination_leaves_nothing_half_written(call, run, monkeypatch):
     def terminate(*_, **__):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(compression, "measure", terminate)
+    monkeypatch.setattr(compressed, "measure", terminate)
     before, handler = sorted(run.parent.rglob("*")), signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         code, _, _ = call("compress", run, "cell=int8")
@@ -211,7 +212,7 @@ def test_termination_leaves_nothing_half_written(call, run, monkeypatch):
 
 
 def test_a_sweep_goes_on_where_it_was_stopped(call, run, monkeypatch):
-    measured, real = [], compression.measure
+    measured, real = [], sweep.measure
 
     def counting(trained, compressed, *arguments, **options):
         if len(measured) == 3 and not stopped:

@@ -49,7 +49,7 @@ def test_resume_with_another_recipe_is_refused(trained):
 
 def test_evaluate(trained):
     plain = json.loads(run("eval", trained, "--split", "test", "--json").stdout)
-    assert set(plain) == {"perplexity", "split", "tokens", "eval_gate", "signature"}
+    assert set(plain) == {"perplexity", "split", "tokens", "eval_gate", "recipe", "data", "signature"}
     assert plain["split"] == "test"
     assert plain["eval_gate"] == "soft"
     assert 1 < plain["perplexity"] < 2000
@@ -117,7 +117,7 @@ def test_options_reach_the_evaluation(trained):
     refused = run("eval", trained, "--tune-cache", "--cache-window", "50")
     assert refused.returncode == 2
     assert "--tune-cache chooses" in refused.stderr
-    assert "task 'lm'" in run("eval", trained, "--beam", "3").stderr
+    assert "is a language model" in run("eval", trained, "--beam", "3").stderr
 
 
 def test_options_reach_the_generation(trained):

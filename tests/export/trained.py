@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.models import build_language_model, build_translation_model
 from g2lstm.tasks.recipes import load_recipe
+from g2lstm.tasks.registry import LM, MT
 from g2lstm.text.tokenize import Tokenizer, train_word_tokenizer
 
 WORDS = ["a b c d e f g h i j k l m n o p q r s t u", "der mann die frau schläft liest das buch"]
@@ -18,7 +18,7 @@ def language_run(path: Path, **sets: object) -> Path:
         "embedded", [f"model.{key}={value}" for key, value in {"hidden": 9, "embedding": 6, **sets}.items()]
     )
     run = RunDirectory.create(path, recipe, {"tokenizer.json": tokenizer})
-    run.save_weights(_sharp(build_language_model(recipe, len(tokenizer))), {})
+    run.save_weights(_sharp(LM.build(recipe, len(tokenizer))), {})
     return path
 
 
@@ -29,7 +29,7 @@ def translation_run(path: Path, **sets: object) -> Path:
     )
     tokenizers: dict[str, Tokenizer] = {"tokenizer.source.json": source, "tokenizer.target.json": target}
     run = RunDirectory.create(path, recipe, tokenizers)
-    run.save_weights(_sharp(build_translation_model(recipe, len(source), len(target))), {})
+    run.save_weights(_sharp(MT.build(recipe, len(source), len(target))), {})
     return path
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import g2lstm
-from g2lstm.look.boundaries import area_under_curve, boundary_auc, knows_boundaries
+from g2lstm.look.boundaries import area_under_curve, boundary_auc
 from g2lstm.text.grammar import grammar_pairs
 from tests.look.toys import grammar_run
 
@@ -27,7 +27,7 @@ def trained(tmp_path, request):
 
 def test_a_gate_that_closes_at_commas_finds_them(trained):
     """The first layer's forget gates are made to see nothing but whether the token is a comma."""
-    assert knows_boundaries(trained)
+    assert trained.clauses("valid")
     first = trained.model.encoder[0]
     comma = trained.source.encode("ein , zwei")[
         trained.source.encode("ein , zwei").index(trained.source.encode(",")[0])
@@ -75,5 +75,5 @@ def test_where_no_clause_begins_there_is_nothing_to_tell(trained):
 
 
 def test_other_data_has_no_known_boundaries(language, translation):
-    assert not knows_boundaries(language)
-    assert not knows_boundaries(translation)
+    assert not language.clauses("valid")
+    assert not translation.clauses("valid")

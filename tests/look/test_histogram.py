@@ -8,7 +8,7 @@ from torch import nn
 
 from g2lstm import G2LSTM, G2Error
 from g2lstm.look import GateHistogram, watch
-from g2lstm.look.places import Place
+from g2lstm.tasks.reading import Place
 
 
 def histogram_of(*pieces):

@@ -4,7 +4,6 @@ import g2lstm
 from g2lstm.compression.matrix import LowRank
 from g2lstm.look import record_split
 from g2lstm.look.boundaries import boundary_auc
-from g2lstm.look.reading import read_sentence
 from tests.look.toys import grammar_run, language_run, translation_run
 
 
@@ -18,7 +17,7 @@ def test_low_rank_is_never_multiplied_out(folder, monkeypatch):
         trained.model = g2lstm.compress(trained.model, "gates=svd:2; cell=svd:2; embedding=svd:2; softmax=svd:2")
     monkeypatch.setattr(LowRank, "dequantize", refuse)
     for trained in models:
-        assert read_sentence(trained, "a dog saw the cat").layers
+        assert trained.read("a dog saw the cat").layers
     for trained in models[:2]:
         assert record_split(trained, "valid", samples=2).statistics
     assert boundary_auc(models[2], "valid", samples=20)

@@ -13,9 +13,8 @@ from g2lstm.look.pictures.sentence import MAX_WORDS, draw_units, draw_words
 from g2lstm.look.pictures.sizes import curve_of, draw_sizes, spread
 from g2lstm.look.pictures.style import HEAT, THEME, css_variables, heat_colours, save, svg_element
 from g2lstm.look.pictures.training import draw_learning, draw_saturation, has_saturation
-from g2lstm.look.places import Place
-from g2lstm.look.reading import LayerReading, Reading, read_sentence
 from g2lstm.look.record import record_split
+from g2lstm.tasks.reading import LayerReading, Place, Reading
 
 TEXT = "the cat costs $ 5 , a$^$b , \x1b 猫 <b>"
 
@@ -64,7 +63,7 @@ def test_the_sigmoid_has_the_shares(layers):
 
 
 def test_words_have_the_means_of_their_gates(language):
-    reading = read_sentence(language, TEXT)
+    reading = language.read(TEXT)
     figure = draw_words({"one": reading, "two": reading}, "text")
     first = figure.axes[0]
     shown = np.asarray(first.collections[0].get_array())
@@ -102,7 +101,7 @@ def test_numbers_can_be_read_on_their_colours():
 
 
 def test_a_long_text_is_drawn_in_lines_and_cut(language):
-    reading = read_sentence(language, "the cat " * 100)
+    reading = language.read("the cat " * 100)
     figure = draw_words({"one": reading}, "text")
     panels = [np.asarray(axes.collections[0].get_array()) for axes in figure.axes if axes.get_title(loc="left")]
     joined = np.concatenate(panels, axis=1)
@@ -112,7 +111,7 @@ def test_a_long_text_is_drawn_in_lines_and_cut(language):
 
 
 def test_units_are_sorted_by_their_mean(translation):
-    reading = read_sentence(translation, "die katze lief .")
+    reading = translation.read("die katze lief .")
     layer = reading.layers[1]
     figure = draw_units({"one": layer}, [reading.tokens["source"]], reading.mode)
     shown = np.asarray(figure.axes[1].images[0].get_array())
@@ -199,7 +198,7 @@ def test_labels_are_spread_and_stay_in_order():
 
 
 def test_a_picture_in_a_page_keeps_its_text_and_follows_the_theme(language):
-    reading = read_sentence(language, TEXT)
+    reading = language.read(TEXT)
     one, two = (svg_element(draw_words({"run": reading}, "text"), label) for label in ('a "label"', "another"))
     assert one.startswith('<svg role="img" aria-label="a &quot;label&quot;"')
     assert ">&lt;b&gt;</text>" in one
@@ -252,9 +251,9 @@ def test_no_texts_overlap(layers, language, translation):
         draw_sigmoid(runs, "evaluation"),
     ):
         assert overlapping(figure) == []
-    reading = read_sentence(translation, "die katze lief .")
+    reading = translation.read("die katze lief .")
     assert overlapping(draw_words({"one": reading, "two": reading}, "source")) == []
-    assert overlapping(draw_words({"one": read_sentence(language, "the cat")}, "text")) == []
+    assert overlapping(draw_words({"one": language.read("the cat")}, "text")) == []
 
 
 def test_any_text_becomes_files(language, tmp_path):
@@ -267,7 +266,7 @@ def test_any_text_becomes_files(language, tmp_path):
 
 
 def test_the_same_picture_is_the_same_file(language, tmp_path):
-    reading = read_sentence(language, TEXT)
+    reading = language.read(TEXT)
     one, two = (save(draw_words({"run": reading}, "text"), tmp_path / name) for name in ("one", "two"))
     assert [file.read_bytes() for file in one] == [file.read_bytes() for file in two]
 

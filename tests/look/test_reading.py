@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from g2lstm import G2Error, record_gates
-from g2lstm.look.reading import read_sentence
-from g2lstm.look.tokens import encode
 from g2lstm.nn.mode import evaluating
+from g2lstm.tasks.reading import encode
 from g2lstm.text.tokenize import train_bpe_tokenizer, train_word_tokenizer
 
 TEXT = "the cat saw a dog"
@@ -15,7 +14,7 @@ TEXT = "the cat saw a dog"
 
 @pytest.mark.parametrize("gate", [None, "soft", "tempered", "hard"])
 def test_gates_of_a_language_model_are_those_of_return_gates(language, gate):
-    reading = read_sentence(language, TEXT, eval_gate=gate)
+    reading = language.read(TEXT, eval_gate=gate)
     model, tokenizer = language.model, language.tokenizer
     x = model.embedding(torch.tensor([tokenizer.eos_id, *tokenizer.encode(TEXT)]).unsqueeze(1))
     with evaluating(model, gate), torch.no_grad():
@@ -34,7 +33,7 @@ def test_gates_of_a_language_model_are_those_of_return_gates(language, gate):
 
 
 def test_next_words_are_the_likeliest(language):
-    reading = read_sentence(language, TEXT)
+    reading = language.read(TEXT)
     tokenizer = language.tokenizer
     features = language.model(torch.tensor([tokenizer.eos_id, *tokenizer.encode(TEXT)]).unsqueeze(1)).features
     probabilities = language.model.logits(features[-1, 0]).softmax(-1)
@@ -46,7 +45,7 @@ def test_next_words_are_the_likeliest(language):
 
 def test_a_given_translation_is_read_instead_of_the_models_own(translation):
     text, target = "die katze lief .", "the dog saw a cat ."
-    reading = read_sentence(translation, text, target="the  dog saw a cat . ")
+    reading = translation.read(text, target="the  dog saw a cat . ")
     assert reading.tokens["target"] == ["<eos>", *encode(translation.target, target).shown]
     assert (reading.translation, reading.produced, reading.attention) == ("", [], None)
     source = torch.tensor([*translation.source.encode(text), translation.source.eos_id]).unsqueeze(1)
@@ -60,12 +59,12 @@ def test_a_given_translation_is_read_instead_of_the_models_own(translation):
 
 def test_a_target_is_for_translation_models(language):
     with pytest.raises(G2Error, match="a target is for translation models"):
-        read_sentence(language, TEXT, target="a dog")
+        language.read(TEXT, target="a dog")
 
 
 def test_gates_of_a_translation_model_are_those_of_return_gates(translation):
     text = "die katze sah ein xylophon ."
-    reading = read_sentence(translation, text)
+    reading = translation.read(text)
     model = translation.model
     found = translation.search([text], with_attention=True)[0][0]
     source = torch.tensor([*translation.source.encode(text), translation.source.eos_id]).unsqueeze(1)
@@ -104,55 +103,55 @@ def test_gates_of_a_translation_model_are_those_of_return_gates(translation):
 
 def test_training_mode_has_seeded_noise_and_leaves_no_trace(language):
     before = torch.get_rng_state()
-    one, again, other = (read_sentence(language, TEXT, training=True, seed=seed) for seed in (1, 1, 2))
+    one, again, other = (language.read(TEXT, training=True, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(torch.get_rng_state(), before)
     np.testing.assert_array_equal(one.layers[0].forget, again.layers[0].forget)
     assert (one.layers[0].forget != other.layers[0].forget).any()
     assert one.mode == "training, noise in the gates (tau 0.9, rate 0.2), dropout"
     assert not language.model.training
     with pytest.raises(G2Error, match="eval_gate='hard' is a reading of the gates in evaluation"):
-        read_sentence(language, TEXT, training=True, eval_gate="hard")
+        language.read(TEXT, training=True, eval_gate="hard")
 
 
 def test_a_reading_of_training_mode_translates_without_noise(translation):
-    plain, noisy = (read_sentence(translation, "die katze", training=training) for training in (False, True))
+    plain, noisy = (translation.read("die katze", training=training) for training in (False, True))
     assert noisy.translation == plain.translation
     assert (noisy.layers[3].forget != plain.layers[3].forget).any()
 
 
 def test_unknown_words_are_shown_as_written_and_named(language):
-    reading = read_sentence(language, "the Xylophon \x1b[31m sat <b>")
+    reading = language.read("the Xylophon \x1b[31m sat <b>")
     assert reading.tokens["text"] == ["<eos>", "the", "Xylophon", r"\x1b[31m", "sat", "<b>"]
     assert reading.unknown == {"text": [2, 3, 5]}
-    only = read_sentence(language, "Xylophon")
+    only = language.read("Xylophon")
     assert only.unknown == {"text": [1]}
 
 
 def test_lines_are_sentences(language):
-    assert read_sentence(language, "the cat\na dog\n").tokens["text"] == ["<eos>", "the", "cat", "<eos>", "a", "dog"]
+    assert language.read("the cat\na dog\n").tokens["text"] == ["<eos>", "the", "cat", "<eos>", "a", "dog"]
 
 
 @pytest.mark.parametrize("text", ["", " \t\n "])
 def test_an_empty_text_is_refused(language, translation, text):
     for trained in (language, translation):
         with pytest.raises(G2Error, match="the text is empty"):
-            read_sentence(trained, text)
+            trained.read(text)
 
 
 def test_a_long_text_is_refused_before_the_work(language, translation):
     for trained in (language, translation):
         with pytest.raises(G2Error, match="the text has .* tokens, and at most 1,000"):
-            read_sentence(trained, "katze " * 10_000)
+            trained.read("katze " * 10_000)
 
 
 def test_half_a_character_is_refused(language):
     with pytest.raises(G2Error, match="not valid Unicode: character 3"):
-        read_sentence(language, "a \udcff")
+        language.read("a \udcff")
 
 
 def test_an_unknown_reading_of_the_gates(language):
     with pytest.raises(G2Error, match="eval_gate must be one of"):
-        read_sentence(language, TEXT, eval_gate="firm")
+        language.read(TEXT, eval_gate="firm")
 
 
 def test_pieces_of_words():

@@ -4,13 +4,13 @@ import json
 import re
 import shutil
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
 import g2lstm
 from g2lstm.look.pictures.sentence import draw_words
 from g2lstm.look.pictures.style import GATE_NAMES, svg_element
-from g2lstm.look.reading import read_sentence
 from g2lstm.look.record import record_split
 from g2lstm.look.report import write_report
 from g2lstm.look.runs import SAMPLES
@@ -75,9 +75,10 @@ def measured(runs):
         run.append_metrics({"kind": "valid", **line, "saturation/layers.0/forget": 0.1 * step})
         counts = {f"{gate}/{k}": 5 * (k == 3) for gate in ("input", "forget") for k in range(20)}
         run.append_metrics({"kind": "gates", **line, **counts})
-    own = f"recipe:{recipe_hash(run.recipe)}|seed:1"
-    for value, signature in ((85.854, own), (12.34, "recipe:0|seed:1")):
-        run.add_result({"perplexity": value, "split": "test", "eval_gate": "hard", "signature": signature})
+    own = recipe_hash(run.recipe)
+    for value, recipe in ((85.854, own), (12.34, "0")):
+        score = {"perplexity": value, "split": "test", "eval_gate": "hard"}
+        run.add_result({**score, "recipe": recipe, "signature": f"recipe:{recipe}|seed:1"})
     gate = {"mean": 0.25, "below_0.1": 0.5, "above_0.9": 0.125, "counts": [50, *[0] * 98, 50], "values": 100}
     gate |= {"entropy_bits": 1.0, "distance_to_nearer_end": 0.0}
     write(run.path / "gates" / "gates.json", {
@@ -171,7 +172,7 @@ def test_runs_with_the_same_layers_share_a_picture(runs, tmp_path):
 
 def test_heat_maps_are_those_of_the_reading(runs, tmp_path):
     text = report(runs[:2], tmp_path, texts=[TEXT])
-    readings = {path.name: read_sentence(g2lstm.load(path), TEXT) for path in runs[:2]}
+    readings = {path.name: g2lstm.load(path).read(TEXT) for path in runs[:2]}
     label = f"gates at each token of the text: {', '.join(readings)}; {TEXT}"
     assert svg_element(draw_words(readings, "text", tuple(GATE_NAMES)), label) in text
 
@@ -193,7 +194,7 @@ def test_a_run_of_which_nothing_was_measured(runs, tmp_path):
 
 
 def test_without_its_text_a_run_has_no_histograms(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr("g2lstm.look.runs.validation_file", lambda *_: None)
+    monkeypatch.setattr("g2lstm.look.runs.validation_files", lambda *_: [Path("missing")])
     assert "g2lstm gates RUN" in " ".join(Page(report([runs[1]], tmp_path, texts=[])).texts)
 
 

@@ -3,9 +3,9 @@
 import torch
 
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.models import build_language_model, build_translation_model
 from g2lstm.tasks.mt.trained import SOURCE_TOKENIZER, TARGET_TOKENIZER
 from g2lstm.tasks.recipes import parse_recipe
+from g2lstm.tasks.registry import LM, MT
 from g2lstm.text.grammar import grammar_pairs
 from g2lstm.text.pairs import PairFiles, prepare_tokenizers
 from g2lstm.text.tokenize import train_bpe_tokenizer, train_word_tokenizer
@@ -32,7 +32,7 @@ def language_run(folder, name="lm", **model):
     )
     tokenizer = train_word_tokenizer(LINES)
     run = RunDirectory.create(folder / name, recipe, {"tokenizer.json": tokenizer})
-    return _fill(run, build_language_model(recipe, len(tokenizer)))
+    return _fill(run, LM.build(recipe, len(tokenizer)))
 
 
 def translation_run(folder, name="mt", kind="bpe", **model):
@@ -54,7 +54,7 @@ def translation_run(folder, name="mt", kind="bpe", **model):
     files = PairFiles(text / "train.de", text / "train.en")
     source, target = prepare_tokenizers(files, kind, vocabulary=300, is_tokenized=True, cache=folder / "cache")
     run = RunDirectory.create(folder / name, recipe, {SOURCE_TOKENIZER: source, TARGET_TOKENIZER: target})
-    return _fill(run, build_translation_model(recipe, len(source), len(target)))
+    return _fill(run, MT.build(recipe, len(source), len(target)))
 
 
 def grammar_run(folder, name="grammar", kind="word", **model):
@@ -74,7 +74,7 @@ def grammar_run(folder, name="grammar", kind="word", **model):
         source = train_bpe_tokenizer(german, vocabulary=400, prefix_space=True, is_tokenized=True)
     target = train_word_tokenizer(english)
     run = RunDirectory.create(folder / name, recipe, {SOURCE_TOKENIZER: source, TARGET_TOKENIZER: target})
-    return _fill(run, build_translation_model(recipe, len(source), len(target)))
+    return _fill(run, MT.build(recipe, len(source), len(target)))
 
 
 def _fill(run, model):

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from g2lstm import G2Error
 from g2lstm.recipes.files import recipe_to_toml
-from g2lstm.runs import models
-from g2lstm.runs.models import build_language_model, build_translation_model
+from g2lstm.tasks import registry
 from g2lstm.tasks.recipes import load_recipe, parse_recipe
 from tests.fuzz import LONG, SHORT, changed, damaged
 
@@ -126,8 +125,8 @@ def test_sizes_beyond_all_reason_are_refused_by_the_recipe(tables, key):
 @pytest.mark.parametrize(
     ("tables", "build"),
     [
-        (LM, lambda recipe: build_language_model(recipe, 2**31)),
-        (MT, lambda recipe: build_translation_model(recipe, 9, 9)),
+        (LM, lambda recipe: registry.LM.build(recipe, 2**31)),
+        (MT, lambda recipe: registry.MT.build(recipe, 9, 9)),
     ],
     ids=["lm", "mt"],
 )
@@ -141,11 +140,10 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_made(tables, build):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_counting_weights_draws_no_random_numbers(monkeypatch):
+def test_counting_weights_draws_no_random_numbers():
     recipe = parse_recipe({**LM, "model": {"hidden": 4, "embedding": 3, "layers": 2}})
     torch.manual_seed(3)
-    counted = build_language_model(recipe, 5)
-    monkeypatch.setattr(models, "_built", lambda build: build())
+    counted = registry.LM.build(recipe, 5)
     torch.manual_seed(3)
-    plain = build_language_model(recipe, 5)
+    plain = registry.LM.module(recipe, 5)
     assert all(map(torch.equal, counted.parameters(), plain.parameters()))

@@ -18,9 +18,9 @@ from g2lstm.look.scores import score_by_gate
 from g2lstm.runs import directory
 from g2lstm.runs.compressed import check_compressible, default_folder, new_folder, write_run
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.scoring import score_language, score_translation
-from g2lstm.runs.trained import load
+from g2lstm.runs.trained import load, score
 from g2lstm.tasks.recipes import load_recipe, parse_recipe
+from g2lstm.tasks.trained import Scoring
 from g2lstm.training.prepare import prepare
 from g2lstm.training.start import train_recipe
 from tests.runs.toys import language_run, translation_run
@@ -60,11 +60,11 @@ def test_a_language_model_read_back_is_the_one_in_memory(tmp_path, spec, tied):
         assert torch.equal(trained.model.logits(ours.features), model.logits(theirs.features))
     assert not trained.model.training
     assert not any(tensor.is_meta for tensor in trained.model.parameters())
-    result = score_language(trained, "test")
+    result = score(trained, Scoring("test"))
     assert f"|compressed:{Spec.parse(spec)}|" in result["signature"]
     assert "|steps:7|" in result["signature"]
     trained.model = model
-    assert score_language(trained, "test") == result
+    assert score(trained, Scoring("test")) == result
     assert trained.generate("w1", tokens=4, seed=1).startswith("w1 ")
 
 
@@ -73,14 +73,14 @@ def test_a_translation_model_read_back_is_the_one_in_memory(tmp_path, tied):
     run = translation_run(tmp_path, f"model.tied={tied}")
     out, model = compressed_run(run)
     trained = g2lstm.load(out)
-    result = score_translation(trained, "test")
+    result = score(trained, Scoring("test"))
     assert f"|compressed:{Spec.parse(MIXED)}|" in result["signature"]
     assert trained.translate("ein haus").strip() == trained.translate("ein haus")
     source, inputs, lengths = torch.randint(5, (4, 3)), torch.randint(5, (2, 3)), torch.tensor([4, 2, 1])
     with torch.no_grad():
         assert torch.equal(trained.model(source, lengths, inputs), model(source, lengths, inputs))
     trained.model = model
-    assert score_translation(trained, "test") == result
+    assert score(trained, Scoring("test")) == result
 
 
 def test_scores_are_computed_unpacked_also_one_sentence_at_a_time(tmp_path, monkeypatch):
@@ -90,7 +90,7 @@ def test_scores_are_computed_unpacked_also_one_sentence_at_a_time(tmp_path, monk
     out, _ = compressed_run(translation_run(tmp_path, "evaluate.batch_size=1"))
     trained = load(out)
     monkeypatch.setattr(Reader, "read", refuse)
-    assert score_translation(trained, "test")["bleu"] >= 0
+    assert score(trained, Scoring("test"))["bleu"] >= 0
     assert score_by_gate(trained, "test")["hard"] >= 0
     with pytest.raises(AssertionError, match="read packed"):
         trained.translate("ein haus")
@@ -170,11 +170,11 @@ def test_broken_weights_do_not_make_it_trainable(small):
 
 def test_dynamic_evaluation_is_refused(small):
     with pytest.raises(G2Error, match="dynamic evaluation trains the weights, .* are compressed"):
-        score_language(load(small), "test", dynamic=True)
+        score(load(small), Scoring("test", dynamic=True))
 
 
 def test_it_is_not_compressed_twice(small):
-    with pytest.raises(G2Error, match="is compressed already .*; compress the run that it was made from"):
+    with pytest.raises(G2Error, match="is already compressed .*; compress the run it was made from"):
         check_compressible(RunDirectory(small))
 
 
@@ -235,11 +235,11 @@ def test_a_folder_that_is_there_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
     for name in ("dangling", "file", "empty"):
-        with pytest.raises(G2Error, match=f"{name} exists already"), new_folder(tmp_path / name):
+        with pytest.raises(G2Error, match=f"{name} already exists"), new_folder(tmp_path / name):
             pytest.fail("the work began")
-    with pytest.raises(G2Error, match="cannot be made: Not a directory"), new_folder(tmp_path / "file" / "new"):
+    with pytest.raises(G2Error, match="can.t be made: Not a directory"), new_folder(tmp_path / "file" / "new"):
         pytest.fail("the work began")
-    with pytest.raises(G2Error, match="cannot be made: Directory not empty"), new_folder(tmp_path / "late"):
+    with pytest.raises(G2Error, match="can.t be made: Directory not empty"), new_folder(tmp_path / "late"):
         (tmp_path / "late" / "theirs").mkdir(parents=True)
     assert {path.name for path in tmp_path.iterdir()} == {"dangling", "file", "empty", "late"}
 

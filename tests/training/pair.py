@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from g2lstm.tasks.lm.training import LanguageModelTask
+from g2lstm.tasks.lm.training import LanguageModelLearner
 from g2lstm.tasks.recipes import parse_recipe
 from g2lstm.training import environment, loop
 from g2lstm.training.observe import Silent
@@ -156,16 +156,16 @@ def main(folder):
         if rank == 0:
             curve.write(folder / f"{name}.json")
 
-    original = LanguageModelTask.loss
+    original = LanguageModelLearner.loss
     if rank == 1:  # the loss of this process alone is not finite
 
         def loss(task, module, batch):
             found = original(task, module, batch)
             return found._replace(total=found.total * float("nan"), nats=float("nan")) if task.position < 9 else found
 
-        LanguageModelTask.loss = loss
+        LanguageModelLearner.loss = loss
     progress = train(lm_recipe(data, epochs=1), folder / "skipped", Silent())
-    LanguageModelTask.loss = original
+    LanguageModelLearner.loss = original
     (folder / f"skipped-{rank}.json").write_text(json.dumps([progress.step, progress.skipped]))
 
     if rank == 1:

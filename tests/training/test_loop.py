@@ -12,9 +12,9 @@ from accelerate.optimizer import AcceleratedOptimizer
 from g2lstm import G2Error
 from g2lstm.recipes.files import recipe_hash
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.models import build_language_model
-from g2lstm.tasks.lm.training import LanguageModelTask
+from g2lstm.tasks.lm.training import LanguageModelLearner
 from g2lstm.tasks.recipes import parse_recipe
+from g2lstm.tasks.registry import LM
 from g2lstm.text.corpus import prepare_stream, prepare_tokenizer
 from g2lstm.training.checkpoint import load_checkpoint
 from g2lstm.training.environment import Interrupted
@@ -49,8 +49,8 @@ def make_trainer(data, out, observer, optimizer=ADAMW, **train):
     if not run.recipe_file.exists():
         run = RunDirectory.create(out, recipe, {"tokenizer.json": tokenizer})
     torch.manual_seed(recipe.train.seed)
-    model = build_language_model(recipe, len(tokenizer))
-    task = LanguageModelTask(recipe, model, streams["train"], streams["valid"])
+    model = LM.build(recipe, len(tokenizer))
+    task = LanguageModelLearner(recipe, model, streams["train"], streams["valid"])
     return Trainer(task, recipe.train, run, Accelerator(cpu=True), observer)
 
 
@@ -580,4 +580,4 @@ def test_a_text_shorter_than_the_batch(data, batch_size, evaluate, told):
         "model": {"embedding": 8, "hidden": 12}, "evaluate": {"batch_size": evaluate},
     })  # fmt: skip
     with pytest.raises(G2Error, match=told):
-        LanguageModelTask(recipe, build_language_model(recipe, len(tokenizer)), train, valid)
+        LanguageModelLearner(recipe, LM.build(recipe, len(tokenizer)), train, valid)

@@ -26,12 +26,12 @@ def prepared(folder, **train):
 
 def test_the_frequencies_of_words_may_be_known_from_the_start(folder):
     plain, knowing = prepared(folder), prepared(folder, frequency_bias=True)
-    assert not plain.task.model.softmax_bias.any()
+    assert not plain.learner.model.softmax_bias.any()
     id_of = knowing.tokenizers["tokenizer.json"].id_of
-    bias = {word: knowing.task.model.softmax_bias[id_of(word)].item() for word in ("the", "dog", "cat")}
+    bias = {word: knowing.learner.model.softmax_bias[id_of(word)].item() for word in ("the", "dog", "cat")}
     assert bias["the"] - bias["cat"] == pytest.approx(math.log(61 / 21))
     assert bias["dog"] - bias["cat"] == pytest.approx(math.log(41 / 21))
-    others = [name for name, _ in plain.task.model.named_parameters() if name != "softmax_bias"]
-    same = dict(plain.task.model.named_parameters())
-    assert all(torch.equal(same[name], knowing.task.model.get_parameter(name)) for name in others)
-    assert knowing.task.validate().loss < plain.task.validate().loss
+    others = [name for name, _ in plain.learner.model.named_parameters() if name != "softmax_bias"]
+    same = dict(plain.learner.model.named_parameters())
+    assert all(torch.equal(same[name], knowing.learner.model.get_parameter(name)) for name in others)
+    assert knowing.learner.validate().loss < plain.learner.validate().loss

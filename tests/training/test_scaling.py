@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from torch.distributed.run import get_args_parser
 
-from g2lstm.runs.models import build_translation_model
 from g2lstm.tasks.recipes import load_recipe
+from g2lstm.tasks.registry import MT
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs/scaling.md").read_text()
@@ -41,7 +41,7 @@ def test_the_page_holds_what_the_script_prints(scaling, monkeypatch, capsys):
 def test_products_are_those_of_the_fused_layers(scaling):
     """Written out: 4H rows, columns for the input and for the noise of i and f, in both directions in the first."""
     recipe = load_recipe("wmt14", ["model.hidden=8", "model.embedding=6"])
-    model = build_translation_model(recipe, 40, 50)
+    model = MT.build(recipe, 40, 50)
     count = scaling.counts(model)
     assert count.weights == sum(parameter.numel() for parameter in model.parameters())
     assert (count.layers, count.recurrent) == (7, 256)
@@ -50,7 +50,7 @@ def test_products_are_those_of_the_fused_layers(scaling):
 
 
 def test_more_pairs_keep_more(scaling):
-    model = build_translation_model(load_recipe("wmt14", ["model.hidden=8", "model.embedding=6"]), 40, 50)
+    model = MT.build(load_recipe("wmt14", ["model.hidden=8", "model.embedding=6"]), 40, 50)
     few, more, most = (scaling.kept_bytes(model, pairs) for pairs in (4, 8, 12))
     assert 0 < few < more
     assert most - more == pytest.approx(more - few, rel=0.05)

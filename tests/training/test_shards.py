@@ -6,7 +6,7 @@ from accelerate import Accelerator
 
 from g2lstm import G2Error
 from g2lstm.nn.random import draw_noise
-from g2lstm.tasks.mt.training import TranslationTask
+from g2lstm.tasks.mt.training import TranslationLearner
 from g2lstm.text.corpus import prepare_stream, prepare_tokenizer
 from g2lstm.text.windows import Columns
 from g2lstm.training.prepare import prepare
@@ -33,9 +33,9 @@ def test_the_columns_of_all_processes_are_the_text_once(tmp_path, size):
 def test_the_batches_of_all_processes_are_the_pairs_once(tmp_path, size, options):
     pair.write_text(tmp_path / "data")
     recipe = pair.mt_recipe(tmp_path / "data", **options)
-    made = prepare(recipe, Accelerator(cpu=True)).task
+    made = prepare(recipe, Accelerator(cpu=True)).learner
     tasks = [
-        TranslationTask(
+        TranslationLearner(
             recipe, made.model, made.batches.corpus, made.valid, made.tokenizers, rank=rank, world_size=size
         )
         for rank in range(size)
@@ -55,11 +55,11 @@ def test_an_epoch_ends_with_the_batches_it_began_with(tmp_path):
     """Batches by tokens depend on the number of processes, each of which needs a pair of every batch."""
     pair.write_text(tmp_path / "data")
     recipe = pair.mt_recipe(tmp_path / "data", batch_tokens=60)
-    made = prepare(recipe, Accelerator(cpu=True)).task
+    made = prepare(recipe, Accelerator(cpu=True)).learner
 
     def task(rank, size):
         given = (made.model, made.batches.corpus, made.valid, made.tokenizers)
-        return TranslationTask(recipe, *given, rank=rank, world_size=size)
+        return TranslationLearner(recipe, *given, rank=rank, world_size=size)
 
     two = task(1, 2)
     one = task(0, 1)

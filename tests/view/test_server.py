@@ -3,11 +3,13 @@
 import threading
 import time
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 import torch
 
 import g2lstm
+from g2lstm.tasks.lm.trained import TrainedLanguageModel
 from g2lstm.view import run as view_run
 from g2lstm.view.sentence import MAX_CHARACTERS, MAX_WORDS
 
@@ -141,7 +143,7 @@ def test_histograms_are_counted_here_or_come_from_the_file(client, paths, tmp_pa
 
 
 def test_without_the_text_the_page_is_told_the_command(client, monkeypatch):
-    monkeypatch.setattr("g2lstm.look.runs.validation_file", lambda *_: None)
+    monkeypatch.setattr("g2lstm.look.runs.validation_files", lambda *_: [Path("missing")])
     answer = client.post("/api/histograms", json={"run": "lstm"}).json()
     assert answer["command"].startswith("g2lstm gates ")
 
@@ -273,7 +275,7 @@ def test_a_run_that_cannot_be_loaded_says_why_and_the_others_work(make_client, m
 
 def test_others_are_answered_while_one_request_computes(client, monkeypatch):
     begun, release = threading.Event(), threading.Event()
-    original = view_run.read_sentence
+    original = TrainedLanguageModel.read
 
     def slowly(trained, text, **options):
         if text == "no one":
@@ -281,7 +283,7 @@ def test_others_are_answered_while_one_request_computes(client, monkeypatch):
             assert release.wait(60)
         return original(trained, text, **options)
 
-    monkeypatch.setattr(view_run, "read_sentence", slowly)
+    monkeypatch.setattr(TrainedLanguageModel, "read", slowly)
     answers = []
     thread = threading.Thread(target=lambda: answers.append(ask(client, "no one")))
     thread.start()
@@ -303,13 +305,13 @@ def test_too_many_waiting_requests_are_told_to_come_back(client, monkeypatch):
 
 
 def test_a_sentence_is_computed_once_while_there_is_room(make_client, make_runs, monkeypatch):
-    original, computed = view_run.read_sentence, []
+    original, computed = TrainedLanguageModel.read, []
 
     def counting(trained, text, **options):
         computed.append(text)
         return original(trained, text, **options)
 
-    monkeypatch.setattr(view_run, "read_sentence", counting)
+    monkeypatch.setattr(TrainedLanguageModel, "read", counting)
     client = make_client(make_runs())
     for _ in range(3):
         ask(client, "the  cat\n")
@@ -324,7 +326,7 @@ def test_a_sentence_is_computed_once_while_there_is_room(make_client, make_runs,
 
 
 def test_a_bug_of_ours_is_an_answer_too(client, monkeypatch):
-    monkeypatch.setattr(view_run, "read_sentence", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(TrainedLanguageModel, "read", lambda *_, **__: 1 / 0)
     answer = ask(client)
     assert answer.status_code == 500
     assert "ZeroDivision" not in answer.text

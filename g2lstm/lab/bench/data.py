@@ -16,11 +16,11 @@ import torch
 from g2lstm.errors import G2Error
 from g2lstm.lab.bench.corpora import PAIR_WORDS, TEXT_WORDS, write_text
 from g2lstm.lab.bench.measure import peak_memory
-from g2lstm.runs.models import build_language_model, build_translation_model
 from g2lstm.tasks.lm.recipe import LmRecipe
-from g2lstm.tasks.lm.training import LanguageModelTask
+from g2lstm.tasks.lm.training import LanguageModelLearner
 from g2lstm.tasks.mt.recipe import MtRecipe
-from g2lstm.tasks.mt.training import TranslationTask
+from g2lstm.tasks.mt.training import TranslationLearner
+from g2lstm.tasks.registry import LM, MT
 from g2lstm.text.corpus import prepare_stream, prepare_tokenizer
 from g2lstm.text.pairs import PairCorpus, PairFiles, prepare_pairs, prepare_tokenizers
 
@@ -143,7 +143,7 @@ def _language_task(text: str, folder: Path, workers: int | None) -> tuple[Any, C
     (tokenizer,), (stream,) = _prepared(text, folder, "lm", workers)
     train = {"epochs": 1, "batch_size": 8, "bptt": 35}
     recipe = LmRecipe.model_validate({"task": "lm", "data": {"path": "."}, "model": _MODEL, "train": train})
-    task = LanguageModelTask(recipe, build_language_model(recipe, len(tokenizer)), stream, stream)
+    task = LanguageModelLearner(recipe, LM.build(recipe, len(tokenizer)), stream, stream)
 
     def go_to(place: float) -> None:
         task.position = int(place * task.columns.rows)
@@ -158,8 +158,8 @@ def _translation_task(text: str, folder: Path, workers: int | None) -> tuple[Any
     train = {"epochs": 1, "batch_size": 16}
     recipe = MtRecipe.model_validate({"task": "mt", "data": data, "model": _MODEL, "train": train})
     pairs = PairCorpus(*streams)
-    model = build_translation_model(recipe, *map(len, tokenizers))
-    task = TranslationTask(recipe, model, pairs, pairs, tokenizers)
+    model = MT.build(recipe, *map(len, tokenizers))
+    task = TranslationLearner(recipe, model, pairs, pairs, tokenizers)
 
     def go_to(place: float) -> None:
         task.index = int(place * len(task.plan))

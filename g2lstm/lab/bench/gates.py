@@ -11,24 +11,22 @@ from typing import NamedTuple
 import torch
 
 from g2lstm.lab.bench.measure import interleaved, median_ratio, peak_memory
-from g2lstm.look.mode import in_mode
-from g2lstm.look.record import Trained, load_split, read_split
 from g2lstm.look.statistics import GateStatistics
 from g2lstm.nn.record import record_gates
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.models import build_language_model
 from g2lstm.runs.trained import load
-from g2lstm.tasks.lm.recipe import LmRecipe
+from g2lstm.tasks.reading import in_mode
 from g2lstm.tasks.recipes import load_recipe
-from g2lstm.text.corpus import TokenStream, prepare_tokenizer
-from g2lstm.text.pairs import PairCorpus
+from g2lstm.tasks.registry import task_of
+from g2lstm.tasks.trained import Passes, Trained
+from g2lstm.text.corpus import prepare_tokenizer
 from g2lstm.text.registry import lm_files
 
 ALONE, RETURNED, RECORDED = "no gates", "gates returned", "gates recorded"
 CONTESTANTS = (ALONE, RETURNED, RECORDED)
 RECIPE = "ptb-small"
 SPLIT = "train"
-_WINDOWS, _PAIRS = 60, 500  # several batches; of the embedded text there is ten times as much
+_SAMPLES = {"windows": 60, "pairs": 500}  # several batches; the embedded text has ten times as many
 
 
 class Time(NamedTuple):
@@ -72,8 +70,8 @@ def measure(
     """
     with _trained(run, recipe) as path:
         trained = load(path)
-        data = load_split(trained, SPLIT, data_dir)
-        count = samples or (_WINDOWS if isinstance(data, TokenStream) else _PAIRS)
+        data = trained.passes(SPLIT, data_dir)
+        count = samples or _SAMPLES[data.unit]
         jobs: dict[str, Callable[[], object]] = {
             name: partial(read, trained, data, count, name) for name in CONTESTANTS
         }
@@ -89,7 +87,7 @@ def measure(
     return Found(times, memory)
 
 
-def read(trained: Trained, data: TokenStream | PairCorpus, samples: int, name: str) -> tuple[int, int]:
+def read(trained: Trained, data: Passes, samples: int, name: str) -> tuple[int, int]:
     """One pass of one contestant: how many samples it read, and how many tokens its first layer counted.
 
     Args:
@@ -98,7 +96,7 @@ def read(trained: Trained, data: TokenStream | PairCorpus, samples: int, name: s
         samples: at most.
         name: of `CONTESTANTS`.
     """
-    model, passes = trained.model, read_split(trained, data, samples)
+    model, passes = trained.model, data.read(samples, 0)
     with in_mode(model):
         if name == ALONE:
             return max(each.done for each in passes), 0
@@ -117,7 +115,7 @@ def read(trained: Trained, data: TokenStream | PairCorpus, samples: int, name: s
 def load_and_record(path: Path, samples: int, data_dir: Path | None) -> None:
     """The whole of it, for the measurement of memory."""
     trained = load(path)
-    read(trained, load_split(trained, SPLIT, data_dir), samples, RECORDED)
+    read(trained, trained.passes(SPLIT, data_dir), samples, RECORDED)
 
 
 @contextmanager
@@ -127,12 +125,11 @@ def _trained(run: Path | None, recipe_name: str) -> Iterator[Path]:
         yield run
         return
     recipe = load_recipe(recipe_name, ["data.name=embedded"])
-    assert isinstance(recipe, LmRecipe)
     tokenizer = prepare_tokenizer(lm_files("embedded")["train"], recipe.data.tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            model = build_language_model(recipe, len(tokenizer))
+            model = task_of(recipe).build(recipe, len(tokenizer))
         RunDirectory.create(path, recipe, {"tokenizer.json": tokenizer}).save_weights(model.state_dict(), {})
         yield path

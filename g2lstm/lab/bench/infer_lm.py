@@ -14,9 +14,10 @@ from g2lstm.lab.bench.infer import CONTESTANTS, OURS, PEERS, bursts, make_ours
 from g2lstm.lab.bench.measure import median_ratio
 from g2lstm.lab.bench.peers import Runner, Vectors
 from g2lstm.nn.mode import lstms
-from g2lstm.runs.trained import load_language_model
+from g2lstm.runs.trained import load_as
 from g2lstm.tasks.lm.evaluate import score
 from g2lstm.tasks.lm.trained import TrainedLanguageModel
+from g2lstm.tasks.registry import LM
 
 TOKENS = 20_000
 
@@ -53,7 +54,7 @@ def measure(
         tokens: of the split that are predicted, from its start; fewer if it has fewer.
         advance: called when a contestant has read the text.
     """
-    trained = load_language_model(run)
+    trained = load_as(LM, run)
     if trained.run.compression is not None:
         raise G2Error(f"{run} is compressed already; give the run that it was made of")
     text = torch.from_numpy(trained.split(split, data_dir).read(0, tokens + 1))

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from g2lstm.lab.bench.measure import interleaved
-from g2lstm.runs.trained import load_translation_model
+from g2lstm.runs.trained import load_as
 from g2lstm.tasks.mt.translate import translate
+from g2lstm.tasks.registry import MT
 
 BEAM = 5
 _SOME = 100  # sentences of the slow way, one at a time
@@ -32,7 +33,7 @@ def measure(run: Path, rounds: int, data_dir: Path | None = None, split: str = "
         data_dir: a folder that holds the named data sets.
         split: of the data that it was trained on.
     """
-    trained = load_translation_model(run)
+    trained = load_as(MT, run)
     sources, _ = trained.split(split, data_dir)
     encoded = trained.source.encode_lines(sources)
     ways = {

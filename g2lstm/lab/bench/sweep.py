@@ -4,6 +4,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import torch
 
 from g2lstm.compression.spec import GROUPS, PRESETS, Spec
 from g2lstm.errors import G2Error
-from g2lstm.lab.bench.compression import Scoring, Show, Trained, compress_timed, measure, metric_of, score
-from g2lstm.runs.compressed import write_json
+from g2lstm.runs.compressed import Show, compress_timed, measure, write_json
+from g2lstm.runs.trained import score
+from g2lstm.tasks.trained import Scoring, Trained
 from g2lstm.version import __version__
 
 NAME = "sweep.json"
@@ -40,7 +42,7 @@ class Sweep:
     def __init__(self, trained: Trained, folder: Path, scoring: Scoring) -> None:
         self.trained, self.scoring = trained, scoring
         self.path = folder / NAME
-        self.metric = metric_of(trained)
+        self.metric = trained.metric.name
         self.points = points_for(trained.recipe.task)
         self.found = {**self._settings(), "before": None, "points": {}, "left_out": {}}
         earlier = self._read()
@@ -52,7 +54,7 @@ class Sweep:
         """Measures what is missing; yields the name of each point when it is in the file."""
         missing = [name for name, spec in self.points.items() if not self._has(name, spec)]
         if self.found["before"] is None:
-            before = score(self.trained, self.scoring, show, "scoring the run itself")
+            before = score(self.trained, self.scoring, partial(show, "scoring the run itself"))
             size = self.trained.run.model_file.stat().st_size
             parameters = sum(parameter.numel() for parameter in self.trained.model.parameters())
             self._keep("before", {"score": before, "bytes": size, "bits_per_weight": 8 * size / parameters})

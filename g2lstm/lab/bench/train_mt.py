@@ -15,8 +15,7 @@ from g2lstm.nn.lstm import G2LSTM
 from g2lstm.nn.random import draw_noise
 from g2lstm.tasks.cross_entropy import cross_entropy
 from g2lstm.tasks.dropout import locked_dropout
-from g2lstm.tasks.mt.attention import Attention
-from g2lstm.tasks.mt.model import TranslationModel
+from g2lstm.tasks.mt.model import Attention, TranslationModel
 
 RULE, NOISE_RATE = GateRule(0.9), 0.2  # of the paper, and the layer's defaults
 VOCABULARY, WIDTH, BATCH, LENGTH, DROPOUT = 25_000, 256, 32, 26, 0.2

@@ -48,7 +48,7 @@ def ablations(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     recipe = load_recipe(name, overrides)
     base = Measurement()
     figures: dict[str, dict[str, float]] = {preset: {} for preset in paper.PTB_COMPRESSED}
-    compressed, notes = compression_columns(recipe, figures, "ablations", base)
+    compressed, notes = compression_columns(recipe, figures, "ablations", base, **paper.PTB_SHAPE)
     columns = (
         Column("test", "ablations", base),
         *(Column(gate, "ablations", Measurement(eval_gate=gate), against=base) for gate in ("tempered", "hard")),

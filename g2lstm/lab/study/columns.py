@@ -5,12 +5,17 @@ from collections.abc import Mapping
 from g2lstm.compression.spec import PRESETS, Spec
 from g2lstm.lab.study import paper
 from g2lstm.lab.study.plan import Column, Measurement
-from g2lstm.tasks.lm.recipe import LmRecipe
 from g2lstm.tasks.recipes import Recipe
 
 
 def compression_columns(
-    recipe: Recipe, figures: Mapping[str, Mapping[str, float]], series: str, base: Measurement
+    recipe: Recipe,
+    figures: Mapping[str, Mapping[str, float]],
+    series: str,
+    base: Measurement,
+    *,
+    digits: int = 2,
+    paper_hidden: int | None = None,
 ) -> tuple[tuple[Column, ...], tuple[str, ...]]:
     """What each compression changes, in the paper's order; of a narrower language model also at proportional ranks.
 
@@ -19,11 +24,12 @@ def compression_columns(
         figures: the paper's, by preset and method; an empty table for each where its data were others.
         series: of the runs.
         base: how the uncompressed model was measured.
+        digits: after the point, in the paper's figures.
+        paper_hidden: the width that the paper's ranks are for; a model of another width also gets ranks in proportion.
 
     Returns:
         the columns, and notes on them.
     """
-    digits = paper.PTB_DIGITS if isinstance(recipe, LmRecipe) else 2
     narrowest = min(recipe.model.embedding, recipe.model.hidden)
     columns, notes = [], []
     ranks: list[int] = []
@@ -37,13 +43,11 @@ def compression_columns(
                 continue
         columns.append(_column(PRESETS[preset], series, base, by_method, digits))
     hidden = recipe.model.hidden
-    if isinstance(recipe, LmRecipe) and hidden != paper.PTB_HIDDEN:
+    if paper_hidden is not None and hidden != paper_hidden:
         own = list(dict.fromkeys(paper.proportional_rank(rank, hidden) for rank in ranks))
         columns += [_column(f"gates=svd:{rank}", series, base, {}, digits) for rank in own if rank <= narrowest]
         listed, theirs = (" and ".join(map(str, each)) for each in (own, ranks))
-        notes.append(
-            f"Ranks {listed} are to layers {hidden} wide what the paper's {theirs} are to its {paper.PTB_HIDDEN}."
-        )
+        notes.append(f"Ranks {listed} are to layers {hidden} wide what the paper's {theirs} are to its {paper_hidden}.")
     return tuple(columns), tuple(notes)
 
 

@@ -33,7 +33,7 @@ def demo(overrides: Sequence[str] = ()) -> Study:
     recipe = load_recipe(RECIPE, overrides)
     base = Measurement()
     figures: dict[str, dict[str, float]] = {preset: {} for preset in paper.PTB_COMPRESSED}
-    compressed, notes = compression_columns(recipe, figures, RECIPE, base)
+    compressed, notes = compression_columns(recipe, figures, RECIPE, base, **paper.PTB_SHAPE)
     columns = (
         Column("test perplexity", RECIPE, base),
         *compressed,

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import torch
 
 from g2lstm.recipes.sections import NtAsgd
-from g2lstm.runs.models import build_language_model, build_translation_model
-from g2lstm.tasks.lm.recipe import LmRecipe
 from g2lstm.tasks.recipes import Recipe
+from g2lstm.tasks.registry import task_of
 
 HOW = (
     "Times are those of all epochs on the whole data set, at 6 operations for each weight and token and 75 GFLOP/s a "
@@ -57,36 +56,12 @@ def estimate(recipe: Recipe) -> Estimate | None:
     size = _SIZES.get(recipe.data.name or "")
     if size is None:
         return None
-    used, weights, units = _counts(recipe, size)
-    speed = _PER_THREAD * torch.get_num_threads() / (_OPERATIONS * used)  # tokens a second
+    work = task_of(recipe).work(recipe, recipe.data.vocabulary or size.vocabulary, size.length)
+    speed = _PER_THREAD * torch.get_num_threads() / (_OPERATIONS * work.used)  # tokens per second
     train = recipe.train
     by_epochs = None if train.epochs is None else train.epochs * size.train / speed
     by_minutes = None if train.minutes is None else 60.0 * train.minutes
     seconds = min(value for value in (by_epochs, by_minutes) if value is not None)
     copies = _COPIES_OF_ASGD if isinstance(train.optimizer, NtAsgd) else _COPIES
-    batch = _batch_tokens(recipe, size)
-    return Estimate(seconds, size.test / speed, _LIBRARIES + 4 * (copies * weights + _OUTPUTS * units * batch))
-
-
-def _counts(recipe: Recipe, size: _Size) -> tuple[int, int, int]:
-    """Weights that each token is multiplied with, all weights, and the units of all layers."""
-    words = recipe.data.vocabulary or size.vocabulary
-    with torch.device("meta"):
-        if isinstance(recipe, LmRecipe):
-            model: torch.nn.Module = build_language_model(recipe, words)
-            lookup = 0 if recipe.model.tied else words * recipe.model.embedding
-            layers = recipe.model.layers
-        else:
-            model = build_translation_model(recipe, words, words)
-            lookup = words * recipe.model.embedding
-            layers = recipe.model.layers + (recipe.model.decoder_layers or recipe.model.layers)
-    weights = sum(parameter.numel() for parameter in model.parameters())
-    # Of a pair, each half is read by one half of the model.
-    used = weights - lookup if isinstance(recipe, LmRecipe) else (weights - lookup) // 2
-    return used, weights, layers * recipe.model.hidden
-
-
-def _batch_tokens(recipe: Recipe, size: _Size) -> int:
-    if isinstance(recipe, LmRecipe):
-        return recipe.train.batch_size * recipe.train.bptt
-    return recipe.train.batch_tokens or 2 * size.length * (recipe.train.batch_size or 1)
+    numbers = copies * work.weights + _OUTPUTS * work.units * work.batch_tokens
+    return Estimate(seconds, size.test / speed, _LIBRARIES + 4 * numbers)

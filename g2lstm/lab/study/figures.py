@@ -14,10 +14,11 @@ from g2lstm.look.gallery import as_object
 from g2lstm.look.pictures.histograms import draw_histograms, draw_sigmoid
 from g2lstm.look.pictures.sentence import draw_words
 from g2lstm.look.pictures.style import save
-from g2lstm.look.reading import Reading
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.trained import load_translation_model
+from g2lstm.runs.trained import load_as
 from g2lstm.tasks.mt.trained import TrainedTranslationModel
+from g2lstm.tasks.reading import Reading
+from g2lstm.tasks.registry import MT
 
 PAIRS = 10_000  # of the training set, as in the paper
 _RECIPES = {"small": "multi30k-small", "paper": "iwslt14"}
@@ -63,7 +64,7 @@ def draw_figures(
     found: dict[str, Findings] = {}
     pair: tuple[str, str] | None = None
     for plan in plans:
-        trained = load_translation_model(out / plan.name)
+        trained = load_as(MT, out / plan.name)
         pair = pair or _pair(trained, data_dir)
         name = METHODS[plan.row]
         found[name] = examine(

@@ -23,7 +23,7 @@ def table1(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
             series,
             Measurement(split, cache=with_cache),
             paper=paper.PTB[figures, split],
-            paper_digits=paper.PTB_DIGITS,
+            paper_digits=paper.PTB_SHAPE["digits"],
         )
         for title, series, with_cache, figures in kinds
         for split in ("valid", "test")
@@ -41,8 +41,10 @@ def table3(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     series = "finetuned" if scale == "paper" else "trained"
     base = Measurement(cache=_cache(scale))
     recipe = load_recipe(_RECIPES[scale][0], overrides)
-    compressed, notes = compression_columns(recipe, paper.PTB_COMPRESSED, series, base)
-    original = Column("original", series, base, paper=paper.PTB["cache", "test"], paper_digits=paper.PTB_DIGITS)
+    compressed, notes = compression_columns(recipe, paper.PTB_COMPRESSED, series, base, **paper.PTB_SHAPE)
+    original = Column(
+        "original", series, base, paper=paper.PTB["cache", "test"], paper_digits=paper.PTB_SHAPE["digits"]
+    )
     title = "Table 3: test perplexity on Penn Treebank with the cache, and what compression of the gates adds to it"
     finetuned = () if scale == "paper" else ("The paper's models were finetuned before; these are not.",)
     columns = (original, *compressed)

@@ -1,25 +1,15 @@
 """Measures one run in one way: its score, and what each sentence adds to it."""
 
 import copy
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from g2lstm.compression.model import compress
-from g2lstm.errors import G2Error
 from g2lstm.lab.study import results
 from g2lstm.lab.study.plan import Measurement
-from g2lstm.runs.scoring import cache_settings, score_language, score_translation
-from g2lstm.runs.trained import load
-from g2lstm.tasks.lm.cache import CacheSettings, tune_cache
-from g2lstm.tasks.lm.trained import TrainedLanguageModel
-from g2lstm.tasks.mt.trained import TrainedTranslationModel
-from g2lstm.text.corpus import TokenStream
-
-Progress = Callable[[int, int], None]
-Trained = TrainedLanguageModel | TrainedTranslationModel
+from g2lstm.runs.trained import load, score
+from g2lstm.tasks.trained import Progress, Scoring, Trained
 
 
 class Measuring:
@@ -49,42 +39,41 @@ class Measuring:
         if spec is not None:
             trained = copy.copy(trained)
             trained.model = compress(trained.model, spec)
-        how: dict[str, Any] = {"eval_gate": measurement.eval_gate, "compressed": spec, "by_sentence": True}
-        how |= {"data_dir": self.data_dir, "progress": progress}
-        if isinstance(trained, TrainedLanguageModel):
-            cache = None if measurement.cache is None else self._cache(measurement, progress)
-            result = score_language(trained, measurement.split, cache=cache, **how)
-        elif measurement.cache is not None:
-            raise G2Error(f"{self.path} is a translation model; the cache is for language models")
-        else:
-            result = score_translation(trained, measurement.split, **how)
+        how = Scoring(measurement.split, measurement.eval_gate, by_sentence=True, data_dir=self.data_dir)
+        trained.check_scoring(replace(how, cache=measurement.cache is not None))
+        if measurement.cache == "tuned":
+            how = self._tuned(how, progress)
+        elif measurement.cache == "recipe":
+            how = replace(how, cache=True)
+        result = score(trained, how, progress, compressed=spec)
         if spec is None:
             trained.run.add_result({name: value for name, value in result.items() if name != "by_sentence"})
         text = self.trained.run.training_facts().get("train_sha256", "")
-        tuned_on = {"tuned_on_text": self._valid().text_sha256} if measurement.cache == "tuned" else {}
+        tuned_on = {"tuned_on_text": self._valid()} if measurement.cache == "tuned" else {}
         result = {"weights": self._weights, "trained_on_text": text, **tuned_on, **result}
         results.keep(self.path, measurement, result)
         return result
 
-    def _valid(self) -> TokenStream:
-        assert isinstance(self.trained, TrainedLanguageModel)
-        return self.trained.split("valid", self.data_dir)
+    def _valid(self) -> str:
+        """What tells the validation text from others."""
+        return self.trained.passes("valid", self.data_dir).sha256
 
-    def _cache(self, measurement: Measurement, progress: Progress) -> CacheSettings:
-        """Of the recipe, or tuned on the validation set once for each run, gate and text."""
-        assert isinstance(self.trained, TrainedLanguageModel)
-        if measurement.cache == "recipe":
-            return cache_settings(self.trained)
-        tuning = Measurement("valid", measurement.eval_gate, "tuned")
-        name = f"{tuning.name}-settings.json"
+    def _tuned(self, how: Scoring, progress: Progress) -> Scoring:
+        """With a cache that is tuned on the validation set, once for each run, gate and text."""
+        name = f"{Measurement('valid', str(how.eval_gate), 'tuned').name}-settings.json"
         file = self.path / results.FOLDER / name
-        valid = self._valid()
-        tuned_for = {"weights": self._weights, "valid_sha256": valid.text_sha256}
+        tuned_for = {"weights": self._weights, "valid_sha256": self._valid()}
         if not file.is_file() or not tuned_for.items() <= results.read(file).items():
-            tokens = torch.from_numpy(valid.read(0, len(valid)))
-            found = tune_cache(self.trained.model, tokens, eval_gate=measurement.eval_gate, progress=progress).settings
-            results.write(self.path, name, {**vars(found), **tuned_for})
+            best = self.trained.tune(replace(how, tune_cache=True), progress)
+            settings = {"window": best.cache_window, "theta": best.cache_theta, "share": best.cache_lambda}
+            results.write(self.path, name, {**settings, **tuned_for})
+        found = results.read(file)
         try:
-            return CacheSettings(**{key: value for key, value in results.read(file).items() if key not in tuned_for})
+            return replace(
+                how,
+                cache_window=int(found["window"]),
+                cache_theta=float(found["theta"]),
+                cache_lambda=float(found["share"]),
+            )
         except results.STRANGE:
             raise results.damaged(file) from None

@@ -36,8 +36,8 @@ WMT14_COMPRESSED = {
     "paper-mt-svd16": {"sigmoid": -1.90, "sharpened": -1.77, "gumbel": -0.51},
 }
 
-PTB_DIGITS = 1  # after the point
-PTB_HIDDEN = 1150  # the width that the paper's ranks of a language model go with
+PTB_HIDDEN = 1150  # the width that the paper's ranks of a language model are for
+PTB_SHAPE = {"digits": 1, "paper_hidden": PTB_HIDDEN}  # what `compression_columns` must know of its figures
 
 
 def proportional_rank(rank: int, hidden: int) -> int:

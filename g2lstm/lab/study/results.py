@@ -15,7 +15,6 @@ from g2lstm.files import read_json, write_atomically
 from g2lstm.lab.study.plan import Measurement, Plan
 from g2lstm.lab.study.significance import Array
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.tasks.lm.recipe import LmRecipe
 from g2lstm.tasks.recipes import Recipe
 from g2lstm.text.lines import sha256_of
 
@@ -112,19 +111,26 @@ def check_text(path: Path, recipe: Recipe, measurements: Sequence[Measurement]) 
     data = recipe.data
     if data.path is None:
         return
-    endings = ("txt",) if isinstance(recipe, LmRecipe) else (recipe.data.source, recipe.data.target)
     for one in measurements:
-        files = [Path(data.path) / f"{one.split}.{ending}" for ending in endings]
+        files = [Path(data.path) / f"{one.split}.{ending}" for ending in data.endings]
         valid = Path(data.path) / "valid.txt"
         result = measured(path, one)
         if result is None:
             continue
         if all(file.is_file() for file in files):
             data_now = "+".join(sha256_of(file)[:8] for file in files)
-            if f"|data:own/{data_now}|" not in result["signature"]:
+            if scored_data(result) != f"own/{data_now}":
                 raise _of_another_text(path, "scored", " or ".join(file.name for file in files), data.path)
         if "tuned_on_text" in result and valid.is_file() and sha256_of(valid) != result["tuned_on_text"]:
             raise _of_another_text(path, "given a cache that was tuned", valid.name, data.path)
+
+
+def scored_data(result: Mapping[str, Any]) -> str:
+    """The data that a score is of; only in the signature of those that earlier versions have made."""
+    if "data" in result:
+        return str(result["data"])
+    parts = str(result["signature"]).split("|")
+    return next((part.removeprefix("data:") for part in parts if part.startswith("data:")), "")
 
 
 def _of_another_text(path: Path, what: str, names: str, folder: str) -> G2Error:

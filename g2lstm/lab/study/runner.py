@@ -12,8 +12,8 @@ from g2lstm.lab.study.estimate import Estimate, estimate
 from g2lstm.lab.study.measure import Measuring
 from g2lstm.lab.study.plan import Measurement, Plan, Study
 from g2lstm.runs.directory import RunDirectory
+from g2lstm.tasks.learner import Validation
 from g2lstm.tasks.recipes import Recipe
-from g2lstm.tasks.task import Validation
 from g2lstm.training.observe import Observer
 from g2lstm.training.progress import TrainingProgress
 from g2lstm.training.start import train_recipe

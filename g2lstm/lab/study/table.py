@@ -204,9 +204,7 @@ class _Row:
 
 def _data(result: Mapping[str, Any]) -> tuple[str, ...]:
     """What tells the texts that it was scored and trained on from others."""
-    parts = result["signature"].split("|")
-    scored_on = next((part for part in parts if part.startswith("data:")), "")
-    return scored_on, result.get("trained_on", ""), result.get("trained_on_text", "")
+    return results.scored_data(result), result.get("trained_on", ""), result.get("trained_on_text", "")
 
 
 def _how(result: Mapping[str, Any]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from g2lstm.look.pictures.style import (
     short,
     styled,
 )
-from g2lstm.look.reading import LayerReading, Reading
+from g2lstm.tasks.reading import LayerReading, Reading
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

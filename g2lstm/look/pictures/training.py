@@ -21,7 +21,7 @@ from g2lstm.look.pictures.style import (
     new_figure,
     styled,
 )  # fmt: skip
-from g2lstm.look.places import title_of
+from g2lstm.tasks.reading import title_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

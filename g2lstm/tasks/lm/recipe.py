@@ -4,11 +4,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from g2lstm.recipes.recipe import ModelSection, Recipe
 from g2lstm.recipes.sections import (
     Count,
     DataSection,
     DropProbability,
-    GateSection,
     Layers,
     NonNegative,
     Positive,
@@ -41,7 +41,7 @@ class LmDropout(Section):
     output: DropProbability = 0.4
 
 
-class LmModel(GateSection):
+class LmModel(ModelSection):
     """The model.
 
     Attributes:
@@ -114,7 +114,7 @@ class LmEvaluate(Section):
     cache: CacheSection = Field(default_factory=CacheSection)
 
 
-class LmRecipe(Section):
+class LmRecipe(Recipe):
     """Everything about the training of a language model."""
 
     task: Literal["lm"]

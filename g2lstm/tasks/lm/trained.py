@@ -1,56 +1,78 @@
 """`TrainedLanguageModel`: a language model with its tokenizer, ready to be used from Python."""
 
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice, repeat
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from g2lstm.compression.model import encoded_matrices
 from g2lstm.compression.stream import TokenSession, can_replace, stream
 from g2lstm.errors import G2Error
-from g2lstm.runs.directory import RunDirectory
-from g2lstm.tasks.lm.cache import CacheSettings, cached_perplexity
+from g2lstm.nn.record import record_gates
+from g2lstm.tasks.lm.cache import CacheSettings, cached_perplexity, tune_cache
+from g2lstm.tasks.lm.dynamic import DynamicSettings, dynamic_perplexity, gradient_mean_squares
 from g2lstm.tasks.lm.evaluate import Score, perplexity
 from g2lstm.tasks.lm.generate import generate
 from g2lstm.tasks.lm.model import LanguageModel
 from g2lstm.tasks.lm.recipe import LmRecipe
+from g2lstm.tasks.reading import Reading, check_length, column, encode, in_mode, layer_readings, unknown_places
+from g2lstm.tasks.trained import (
+    WORDS,
+    Metric,
+    Pass,
+    Passes,
+    Progress,
+    Scoring,
+    SpeedTest,
+    SplitScore,
+    Trained,
+    describe_tokens,
+)
 from g2lstm.text.corpus import TokenStream, prepare_stream
 from g2lstm.text.registry import lm_files
-from g2lstm.text.tokenize import Tokenizer
+from g2lstm.text.tokenize import EOS, Tokenizer
+from g2lstm.text.windows import Columns
 
-_WORTH_PACKING = 40  # packing dense weights takes as long as a session saves in about so many steps
+_WORTH_PACKING = 40  # packing dense weights takes about as long as a session saves in this many steps
+_NEXT_WORDS = 10
+_GRADIENT_TOKENS = 1 << 20  # of the training text, for dynamic evaluation; more would change little
+_SPEED_STEPS = 40
 
 
-class TrainedLanguageModel:
-    """A language model from a run directory.
+class TrainedLanguageModel(Trained):
+    """A language model with its tokenizer; see `Trained`."""
 
-    Attributes:
-        run: its directory.
-        recipe: what it was trained by.
-        tokenizer: between text and token ids.
-        model: the module, in evaluation mode.
-    """
+    task = "lm"
+    title = "language model"
+    metric = Metric("perplexity", "perplexity", higher_is_better=False)
+    tokenizer_files = ("tokenizer.json",)
+    recipe: LmRecipe
+    model: LanguageModel
 
-    def __init__(self, run: RunDirectory, recipe: LmRecipe, tokenizer: Tokenizer, model: LanguageModel) -> None:
-        self.run = run
-        self.recipe = recipe
-        self.tokenizer = tokenizer
-        self.model = model
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Between text and token ids."""
+        return self.tokenizers["tokenizer.json"]
 
     def perplexity(self, text: str, *, cache: CacheSettings | None = None, eval_gate: str | None = None) -> float:
-        """Of a text, each of whose lines ends with the end-of-sentence token."""
+        """The perplexity of a text, each of whose lines ends with the end-of-sentence token."""
         ids = torch.tensor([*self._ids(text.removesuffix("\n")), self.tokenizer.eos_id])
         return self.score(ids, cache=cache, eval_gate=eval_gate).perplexity
 
     def score(self, tokens: torch.Tensor, *, cache: CacheSettings | None = None, eval_gate: str | None = None) -> Score:
-        """Of a stream of token ids, with or without the cache pointer."""
+        """The score of a stream of token ids, with or without the cache pointer."""
         if cache is None:
             return perplexity(self.model, tokens, eval_gate=eval_gate)
         return cached_perplexity(self.model, tokens, cache, eval_gate=eval_gate)
 
     def _ids(self, text: str) -> list[int]:
-        """Of the tokens, with the end-of-sentence token between lines."""
+        """Token ids, with the end-of-sentence token between lines."""
         first, *others = (self.tokenizer.encode(line) for line in text.split("\n"))
         return [*first, *(token for line in others for token in (self.tokenizer.eos_id, *line))]
 
@@ -61,6 +83,146 @@ class TrainedLanguageModel:
         if split not in files:
             raise G2Error(f"there is no split {split!r}; choose one of {', '.join(files)}")
         return prepare_stream(files[split], self.tokenizer)
+
+    def _score_split(self, how: Scoring, eval_gate: str, progress: Progress | None) -> SplitScore:
+        if how.tune_cache:
+            how = self.tune(how, progress)
+        has_cache = how.cache or (how.cache_window, how.cache_theta, how.cache_lambda) != (None, None, None)
+        stream = self.split(how.split, how.data_dir)
+        most = len(stream) if how.samples is None else how.samples * self.recipe.evaluate.bptt + 1
+        tokens = torch.from_numpy(stream.read(0, min(len(stream), most)))
+        extra: dict[str, str] = {}
+        if has_cache:
+            settings = self.cache_settings(how)
+            extra["cache"] = f"{settings.window},{settings.theta:g},{settings.share:g}"
+            found = cached_perplexity(self.model, tokens, settings, eval_gate=eval_gate, progress=progress)
+        elif how.dynamic:
+            rule = DynamicSettings()
+            extra["dynamic"] = f"rms,{rule.segment},{rule.learning_rate:g},{rule.decay:g}"
+            found = self._score_dynamically(tokens, rule, how.data_dir, eval_gate, progress)
+        else:
+            found = perplexity(self.model, tokens, eval_gate=eval_gate, progress=progress)
+        by_sentence = None
+        if how.by_sentence:
+            ends = (tokens[1:] == self.tokenizer.eos_id).numpy()
+            by_sentence = nats_by_sentence(-found.log_probabilities.double().numpy(), ends)
+        values = {"perplexity": found.perplexity, "split": how.split, "tokens": found.tokens, "eval_gate": eval_gate}
+        facts = {"data": self._signed_data(stream.text_sha256[:8]), "split": how.split, "gate": eval_gate}
+        return SplitScore({**values, **extra}, {**facts, **extra}, by_sentence)
+
+    def check_scoring(self, how: Scoring) -> None:
+        """Raises for options that belong to another task, or contradict each other."""
+        super().check_scoring(how)
+        given = [value for value in (how.cache_window, how.cache_theta, how.cache_lambda) if value is not None]
+        if how.tune_cache and given:
+            raise G2Error("--tune-cache chooses window, theta and lambda itself; leave them out, or --tune-cache")
+        if how.dynamic and (how.cache or how.tune_cache or given):
+            raise G2Error("--dynamic and --cache are two different evaluations; ask for one at a time")
+
+    def cache_settings(self, how: Scoring) -> CacheSettings:
+        """The recipe's settings of the cache, except for what `how` sets."""
+        own = self.recipe.evaluate.cache
+        return CacheSettings(
+            window=own.window if how.cache_window is None else how.cache_window,
+            theta=own.theta if how.cache_theta is None else how.cache_theta,
+            share=own.lambda_ if how.cache_lambda is None else how.cache_lambda,
+        )
+
+    def tune(self, how: Scoring, progress: Progress | None = None) -> Scoring:
+        """The same scoring with the settings of the cache that are best on the validation split."""
+        if not how.tune_cache:
+            return how
+        valid = self.split("valid", how.data_dir)
+        tokens = torch.from_numpy(valid.read(0, len(valid)))
+        best = tune_cache(self.model, tokens, eval_gate=how.eval_gate, progress=progress).settings
+        return replace(how, tune_cache=False, cache_window=best.window, cache_theta=best.theta, cache_lambda=best.share)
+
+    def _score_dynamically(
+        self,
+        tokens: torch.Tensor,
+        rule: DynamicSettings,
+        data_dir: Path | None,
+        eval_gate: str,
+        progress: Progress | None,
+    ) -> Score:
+        if encoded_matrices(self.model):
+            raise G2Error(
+                f"dynamic evaluation trains the weights, and those of {self.run_name} are compressed; use the run "
+                "they were made from"
+            )
+        train = torch.from_numpy(self.split("train", data_dir).read(0, _GRADIENT_TOKENS))
+        squares = gradient_mean_squares(self.model, train, eval_gate=eval_gate, progress=progress)
+        return dynamic_perplexity(self.model, tokens, squares, rule, eval_gate=eval_gate, progress=progress)
+
+    def read(
+        self,
+        text: str,
+        *,
+        target: str | None = None,
+        eval_gate: str | None = None,
+        training: bool = False,
+        seed: int = 0,
+    ) -> Reading:
+        """Reads a text and predicts what comes next; see `Trained.read`. There is no target."""
+        if target is not None:
+            raise G2Error("a language model reads one text; a target is for translation models")
+        model, tokenizer = self.model, self.tokenizer
+        ids, tokens = [], []
+        for line in text.strip("\n").split("\n"):
+            encoded = encode(tokenizer, line)
+            ids += [tokenizer.eos_id, *encoded.ids]
+            tokens += [EOS, *encoded.shown]
+        check_length(text, len(ids) - 1)
+        with in_mode(model, eval_gate=eval_gate, training=training, seed=seed) as mode, record_gates(model) as record:
+            features, _, _ = model(column(ids, model.softmax_bias.device))
+            probabilities, likeliest = model.logits(features[-1, 0]).softmax(-1).topk(min(_NEXT_WORDS, len(tokenizer)))
+        words = tokenizer.readable(likeliest.tolist())
+        return Reading(
+            tokens={"text": tokens},
+            layers=layer_readings(model, record),
+            mode=mode,
+            unknown={"text": unknown_places(tokenizer, ids)},
+            next_words=list(zip(words, probabilities.tolist(), strict=True)),
+        )
+
+    def passes(self, split: str, data_dir: Path | None = None) -> Passes:
+        """Windows as validation reads them: columns side by side, the first windows of each, with the state carried."""
+        stream = self.split(split, data_dir)
+        return Passes("windows", stream.text_sha256, partial(self._read_windows, stream))
+
+    def _read_windows(self, stream: TokenStream, samples: int, seed: int) -> Iterator[Pass]:
+        model, how = self.model, self.recipe.evaluate
+        columns = Columns(stream, min(how.batch_size, samples, len(stream) - 1))
+        total = min(samples, columns.local_batch * -(-columns.rows // how.bptt))
+        state, done = model.initial_state(columns.local_batch), 0
+        for window in columns.windows(repeat(how.bptt)):
+            width = min(columns.local_batch, total - done)
+            state = [(h[:, :width], c[:, :width]) for h, c in state]
+            _, _, state = model(window.tokens[:, :width].to(model.softmax_bias.device), state)
+            done += width
+            yield Pass(done, total, {})
+            if done == total:
+                return
+
+    def speed_test(self, how: Scoring | None) -> SpeedTest:
+        """Some steps of a session, on random tokens."""
+        generator = torch.Generator().manual_seed(0)
+        tokens = torch.randint(self.model.vocabulary_size, (_SPEED_STEPS,), generator=generator).tolist()
+        session = self.stream()
+
+        def job() -> None:
+            for token in tokens:
+                session.step(token)
+
+        return SpeedTest(job, _SPEED_STEPS, "steps/s", "streaming, batch 1")
+
+    def describe(self) -> dict[str, Any]:
+        """The ids of the tokens that begin and end a text."""
+        return {"tokens": {"text": describe_tokens(self.tokenizer, *self.tokenizer_files)}}
+
+    def _made_up(self, count: int) -> list[str]:
+        texts = (self.generate(tokens=WORDS.stop, temperature=0.7, seed=seed) for seed in range(count))
+        return [line for text in texts if (line := text.strip().split("\n")[0])]
 
     def stream(self, threads: int | None = None) -> TokenSession:
         """A session whose `step` takes a token id and returns the log-probabilities of the next; see `g2lstm.stream`.
@@ -118,3 +280,16 @@ class TrainedLanguageModel:
             return torch.from_numpy(session.step(ids[0]) if len(ids) == 1 else session.sequence(ids)[-1])
 
         return read
+
+
+def nats_by_sentence(nats: npt.NDArray[np.float64], ends: npt.NDArray[np.bool_]) -> list[list[float]]:
+    """For each line the sum of -log p and the number of tokens, `<eos>` included.
+
+    Args:
+        nats: (n,), -log p of each token.
+        ends: (n,), true where a token ends its line.
+    """
+    starts = np.flatnonzero(np.concatenate([[True], ends[:-1]]))
+    sums = np.add.reduceat(nats, starts)
+    counts = np.diff(np.append(starts, len(nats)))
+    return [[round(float(total), 4), int(count)] for total, count in zip(sums, counts, strict=True)]

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from g2lstm.errors import G2Error
 from g2lstm.nn.mode import evaluating
 from g2lstm.nn.record import GateRecord, record_gates
+from g2lstm.tasks.learner import StepLoss, Validation, histograms, saturation
 from g2lstm.tasks.lm.model import LanguageModel, State, detach_state
 from g2lstm.tasks.lm.objective import training_loss
 from g2lstm.tasks.lm.recipe import LmRecipe
-from g2lstm.tasks.saturation import histograms, saturation
-from g2lstm.tasks.task import StepLoss, Validation
 from g2lstm.text.corpus import TokenStream
 from g2lstm.text.windows import Columns, Window, learning_rate_scale, sample_bptt
 
@@ -37,7 +36,7 @@ class LanguageModelLoss(nn.Module):
         return loss.total, loss.cross_entropy, out.state
 
 
-class LanguageModelTask:
+class LanguageModelLearner:
     """Windows down the columns of a text, with the state carried from one to the next.
 
     Args:

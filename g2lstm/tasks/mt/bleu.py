@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from g2lstm.errors import G2Error
+from g2lstm.tasks.mt.recipe import BleuSection
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
@@ -65,3 +66,12 @@ def can_be_scored(references: Sequence[str], *, tokenize: str) -> bool:
     from sacrebleu.metrics.bleu import BLEU
 
     return bool(BLEU(tokenize=tokenize, force=True).corpus_score(references, [references]).score > 0)
+
+
+def bleu_by_sentence(texts: Sequence[str], references: Sequence[str], how: BleuSection) -> list[list[int]]:
+    """For each sentence its matching n-grams of 1 to 4 words, all its n-grams, its length and the reference's."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    bleu = BLEU(tokenize=how.tokenize, lowercase=how.lowercase, force=True, effective_order=True)
+    scores = [bleu.sentence_score(text, [reference]) for text, reference in zip(texts, references, strict=True)]
+    return [[*score.counts, *score.totals, score.sys_len, score.ref_len] for score in scores]

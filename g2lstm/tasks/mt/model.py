@@ -1,20 +1,51 @@
 """`TranslationModel`: an encoder and a decoder of `G2LSTM` layers, with attention between them."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.checks import check_count
 from g2lstm.nn.lstm import G2LSTM
-from g2lstm.tasks.cross_entropy import cross_entropy
-from g2lstm.tasks.dropout import check_dropout, locked_dropout
-from g2lstm.tasks.lm.model import softmax_factors, weight_of
-from g2lstm.tasks.mt.attention import Attention, Memory
+from g2lstm.tasks.model import GateOptions, TokenModel, check_settings
 
 TIES = ("none", "output", "all")
+
+
+class Memory(NamedTuple):
+    """A batch of encoded sources, B sentences of up to S tokens; what the decoder may look at."""
+
+    values: Tensor  # (B, S, C), the encoder's output
+    keys: Tensor  # (B, S, H), what queries are compared with
+    is_padding: Tensor  # (B, S), truth values
+
+    def select(self, sentences: Tensor) -> "Memory":
+        """Only these sentences (B',)."""
+        return Memory(*(part.index_select(0, sentences) for part in self))
+
+
+class Attention(nn.Module):
+    """Bilinear attention, scaled: softmax over s of q · (W v_s) / sqrt(H), for all queries at once.
+
+    Args:
+        query_size: H.
+        value_size: C.
+    """
+
+    def __init__(self, query_size: int, value_size: int) -> None:
+        super().__init__()
+        self.key = nn.Linear(value_size, query_size, bias=False)
+
+    def memory(self, values: Tensor, is_padding: Tensor) -> Memory:
+        """Prepares encoder outputs (B, S, C), padded where `is_padding` (B, S), for any number of queries."""
+        return Memory(values, self.key(values), is_padding)
+
+    def forward(self, queries: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+        """Queries (B, Q, H) to contexts (B, Q, C) and weights (B, Q, S), which are 0 on padding and sum to 1."""
+        scores = queries @ memory.keys.transpose(1, 2) * queries.size(-1) ** -0.5
+        weights = scores.masked_fill(memory.is_padding.unsqueeze(1), -torch.inf).softmax(-1)
+        return weights @ memory.values, weights
 
 
 class DecoderState(NamedTuple):
@@ -45,33 +76,28 @@ class StepOutput(NamedTuple):
     attention: Tensor  # (B, K, S)
 
 
-class TranslationModel(nn.Module):
-    """Translates token sequences: bidirectional encoder, attention, decoder, softmax.
+class TranslationModel(TokenModel):
+    """Translates token sequences: a bidirectional encoder, attention, a decoder and a softmax.
 
-    The first encoder layer reads in both directions, the others stand upon it. The first decoder layer reads the target
-    alone, and its output asks the attention; the context goes into every layer above and into the softmax. So a
-    decoder layer never waits for the one above it, and training runs each layer over all steps in one call.
+    The first encoder layer reads in both directions; the others are stacked on top of it. The first decoder layer reads
+    the target alone, and its output queries the attention; the context goes into every layer above and into the
+    softmax. So no decoder layer waits for the one above it, and training runs each layer over all steps in one call.
 
     Args:
-        source_size: source vocabulary.
-        target_size: target vocabulary, V.
-        embedding: width of the word vectors and of what the softmax sees, E.
-        hidden: width of each layer (of each direction of the first), H.
-        encoder_layers: how many.
-        decoder_layers: how many.
-        tied: "none"; "output", the softmax has the weights of the target embedding; "all", the source embedding too,
-            for a joint vocabulary.
-        residual: add the input of a layer to its output, where both are H wide; deep stacks need it.
-        input_dropout: on the embeddings of both sides, one mask for all steps, as are the next two.
-        between_dropout: on the output of each layer but the decoder's last.
+        source_size: the size of the source vocabulary.
+        target_size: the size of the target vocabulary, V.
+        embedding: the width of the word vectors and of what the softmax sees, E.
+        hidden: the width of each layer, and of each direction of the first, H.
+        encoder_layers: the number of encoder layers.
+        decoder_layers: the number of decoder layers.
+        tied: "none"; "output", where the softmax uses the weights of the target embedding; or "all", where the source
+            embedding does too, for a joint vocabulary.
+        residual: add a layer's input to its output where both have width H; deep stacks need it.
+        input_dropout: on the embeddings of both sides; like the next two, with one mask for all steps.
+        between_dropout: on the output of each layer except the decoder's last.
         output_dropout: on what the softmax sees.
         weight_dropout: DropConnect on the recurrent weights.
-        method: "gumbel", "sigmoid" or "sharpened"; this and the next five as in `G2LSTM`.
-        tau: temperature; None for the method's own.
-        noise_rate: probability that a gate gets noise.
-        gates: "if" or "ifo".
-        eval_gate: "soft", "tempered" or "hard".
-        backend: "auto", "native", "stock" or "reference".
+        options: how the gates work; see `G2LSTM`.
     """
 
     def __init__(
@@ -89,24 +115,14 @@ class TranslationModel(nn.Module):
         between_dropout: float = 0.2,
         output_dropout: float = 0.2,
         weight_dropout: float = 0.0,
-        method: str = "gumbel",
-        tau: float | None = None,
-        noise_rate: float = 0.2,
-        gates: str = "if",
-        eval_gate: str = "soft",
-        backend: str = "auto",
+        **options: Unpack[GateOptions],
     ) -> None:
         super().__init__()
-        counts = {"source_size": source_size, "target_size": target_size, "embedding": embedding, "hidden": hidden}
-        for name, count in {**counts, "encoder_layers": encoder_layers, "decoder_layers": decoder_layers}.items():
-            check_count(name, count)
-        dropouts = {
-            "input_dropout": input_dropout,
-            "between_dropout": between_dropout,
-            "output_dropout": output_dropout,
-        }
-        for name, probability in dropouts.items():
-            check_dropout(name, probability)
+        sizes = {"source_size": source_size, "target_size": target_size, "embedding": embedding, "hidden": hidden}
+        check_settings(
+            {**sizes, "encoder_layers": encoder_layers, "decoder_layers": decoder_layers},
+            {"input_dropout": input_dropout, "between_dropout": between_dropout, "output_dropout": output_dropout},
+        )
         if tied not in TIES:
             raise G2Error(f"tied must be one of {', '.join(map(repr, TIES))}, got {tied!r}")
         if tied == "all" and source_size != target_size:
@@ -116,27 +132,13 @@ class TranslationModel(nn.Module):
             )
 
         def layer(input_size: int, bidirectional: bool = False) -> G2LSTM:
-            return G2LSTM(
-                input_size,
-                hidden,
-                bidirectional=bidirectional,
-                weight_dropout=weight_dropout,
-                method=method,
-                tau=tau,
-                noise_rate=noise_rate,
-                gates=gates,
-                eval_gate=eval_gate,
-                backend=backend,
-            )
+            return G2LSTM(input_size, hidden, bidirectional=bidirectional, weight_dropout=weight_dropout, **options)
 
         self.residual = residual
         self.input_dropout, self.between_dropout, self.output_dropout = input_dropout, between_dropout, output_dropout
         self.target_embedding = nn.Embedding(target_size, embedding)
-        # A tied matrix has one name only, so that no tensor is stored twice. A compressed softmax_weight is a module.
         self.source_embedding = None if tied == "all" else nn.Embedding(source_size, embedding)
-        self.softmax_weight: nn.Parameter | nn.Module | None = (
-            nn.Parameter(torch.empty(target_size, embedding)) if tied == "none" else None
-        )
+        self.softmax_weight = nn.Parameter(torch.empty(target_size, embedding)) if tied == "none" else None
         self.softmax_bias = nn.Parameter(torch.zeros(target_size))
         context = hidden if encoder_layers > 1 else 2 * hidden
         uppers = [2 * hidden, *[hidden] * (encoder_layers - 2)] if encoder_layers > 1 else []
@@ -148,28 +150,24 @@ class TranslationModel(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Embeddings (and softmax) uniform in +-0.1, its bias 0, everything else as torch does."""
+        """Draws embeddings and softmax from ±0.1; the softmax bias is 0, everything else is as torch initialises it."""
         for matrix in (self.target_embedding.weight, self.source_weight, self.output_weight):
             nn.init.uniform_(matrix, -0.1, 0.1)
         nn.init.zeros_(self.softmax_bias)
 
     @property
     def source_weight(self) -> Tensor:
-        """(source_size, E): the target embedding's own if all are tied."""
+        """(source_size, E), the weights of the source embedding: the target embedding's if all are tied."""
         return self._source.weight
 
     @property
-    def output_weight(self) -> Tensor:
-        """(V, E), the weights of the softmax: the target embedding's own if tied."""
-        return weight_of(self._softmax)
+    def tied_embedding(self) -> nn.Embedding:
+        """The one of the target."""
+        return self.target_embedding
 
     @property
     def _source(self) -> nn.Embedding:
         return self.target_embedding if self.source_embedding is None else self.source_embedding
-
-    @property
-    def _softmax(self) -> nn.Module | Tensor:
-        return self.target_embedding if self.softmax_weight is None else self.softmax_weight
 
     def forward(self, source: Tensor, lengths: Tensor, inputs: Tensor) -> Tensor:
         """What the softmax sees, (T, B, E), when every target token is known.
@@ -183,7 +181,7 @@ class TranslationModel(nn.Module):
         return features
 
     def encode(self, source: Tensor, lengths: Tensor) -> Memory:
-        """Reads sources (S, B) of these lengths (B,). What stands after a sentence's end changes nothing of it."""
+        """Reads sources (S, B) of these lengths (B,). Padding does not affect them."""
         x = self._drop(self._source(source), self.input_dropout)
         packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
         x, _ = pad_packed_sequence(self.encoder[0](packed)[0], total_length=len(source))
@@ -197,22 +195,16 @@ class TranslationModel(nn.Module):
         return self.attention.memory(values, is_padding.to(source.device))
 
     def start(self, memory: Memory) -> DecoderState:
-        """Before the first step, one hypothesis a sentence: h from the mean of the encoder's output, c zero."""
+        """Before the first step, one hypothesis per sentence: h from the mean of the encoder's output, c zero."""
         is_token = memory.is_padding.logical_not().unsqueeze(-1).to(memory.values.dtype)
         mean = (memory.values * is_token).sum(1) / is_token.sum(1)
         h = self.bridge(mean).tanh().chunk(len(self.decoder), dim=-1)
         return DecoderState(memory, [(h_l.unsqueeze(0), torch.zeros_like(h_l).unsqueeze(0)) for h_l in h])
 
     def step(self, tokens: Tensor, state: DecoderState) -> StepOutput:
-        """Reads one token (B, K) of each hypothesis, and tells what may come next."""
+        """Reads one token (B, K) of each hypothesis, and predicts the next."""
         features, attention, state = self._decode(tokens.view(1, -1), state)
-        logits = nn.functional.linear(*softmax_factors(features[0], self._softmax), self.softmax_bias)
-        return StepOutput(logits.log_softmax(-1).view(*tokens.shape, -1), state, attention)
-
-    def token_losses(self, features: Tensor, targets: Tensor) -> Tensor:
-        """-log p(target) in nats, (N,), from features (N, E); never holds all the logits."""
-        rows, weight = softmax_factors(features, self._softmax)
-        return cross_entropy(rows, weight, self.softmax_bias, targets, reduction="none")
+        return StepOutput(self.logits(features[0]).log_softmax(-1).view(*tokens.shape, -1), state, attention)
 
     def _decode(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Tensor, DecoderState]:
         """Tokens (T, B * K) to features (T, B * K, E), attention (B, T * K, S) and the state after them."""
@@ -232,6 +224,3 @@ class TranslationModel(nn.Module):
             ends.append(last)
         features = self.output(torch.cat([x, context], dim=-1)).tanh()
         return self._drop(features, self.output_dropout), attention, DecoderState(memory, ends)
-
-    def _drop(self, x: Tensor, probability: float) -> Tensor:
-        return locked_dropout(x, probability) if self.training else x

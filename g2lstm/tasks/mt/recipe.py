@@ -4,13 +4,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from g2lstm.recipes.recipe import ModelSection, Recipe
 from g2lstm.recipes.sections import (
     AdaDelta,
     AdamW,
     Count,
     DataSection,
     DropProbability,
-    GateSection,
     Layers,
     NonNegative,
     NtAsgd,
@@ -45,6 +45,11 @@ class MtData(DataSection):
     is_tokenized: bool = True
     max_length: Count = 64
 
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """The endings of the files of each split."""
+        return self.source, self.target
+
     @field_validator("target")
     @classmethod
     def _is_another(cls, target: str, others: ValidationInfo) -> str:
@@ -67,7 +72,7 @@ class MtDropout(Section):
     output: DropProbability = 0.2
 
 
-class MtModel(GateSection):
+class MtModel(ModelSection):
     """The model.
 
     Attributes:
@@ -145,7 +150,7 @@ class MtEvaluate(Section):
     bleu: BleuSection = Field(default_factory=BleuSection)
 
 
-class MtRecipe(Section):
+class MtRecipe(Recipe):
     """Everything about the training of a translation model."""
 
     task: Literal["mt"]

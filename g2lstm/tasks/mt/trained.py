@@ -1,25 +1,47 @@
 """`TrainedTranslationModel`: a translation model with its tokenizers, ready to be used from Python."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from g2lstm.errors import G2Error
-from g2lstm.runs.directory import RunDirectory
+from g2lstm.nn.mode import evaluating
+from g2lstm.nn.record import record_gates
+from g2lstm.tasks.mt.bleu import bleu_by_sentence, score
 from g2lstm.tasks.mt.detokenize import check_language, detokenize
 from g2lstm.tasks.mt.model import TranslationModel
 from g2lstm.tasks.mt.recipe import MtRecipe
 from g2lstm.tasks.mt.translate import MAX_SOURCE, replace_unknown, translate
-from g2lstm.text.pairs import PairFiles, mt_files, read_pairs
+from g2lstm.tasks.reading import Reading, check_length, column, encode, in_mode, layer_readings, unknown_places
+from g2lstm.tasks.trained import (
+    Metric,
+    Pass,
+    Passes,
+    Progress,
+    Scoring,
+    SpeedTest,
+    SplitScore,
+    Trained,
+    describe_tokens,
+)
+from g2lstm.text.grammar import GrammarPair, grammar_pairs
+from g2lstm.text.lines import sha256_of
+from g2lstm.text.pairs import PairCorpus, PairFiles, mt_files, prepare_pairs, read_pairs
 from g2lstm.text.registry import partial_pairs
 from g2lstm.text.tokenize import EOS, UNK, Tokenizer
 
 SOURCE_TOKENIZER, TARGET_TOKENIZER = "tokenizer.source.json", "tokenizer.target.json"
 
 _WHITE_SPACE = re.compile(r"[ \t\r\n\v\f]+")  # of ASCII; a no-break space is part of a word
+_USUAL_LENGTH = 24  # batches of longer sentences have fewer of them, so that memory stays the same
+_SPEED_SENTENCES = 16
 
 
 class Translation(NamedTuple):
@@ -34,21 +56,25 @@ class Translation(NamedTuple):
     target_ids: list[int]  # without the end of sentence
 
 
-class Translator:
-    """A translation model and what it needs to read and write text.
+class TrainedTranslationModel(Trained):
+    """A translation model with its tokenizers; see `Trained`."""
 
-    Attributes:
-        recipe: what it is trained by.
-        source: between source text and token ids.
-        target: between target text and token ids.
-        model: the module.
-    """
+    task = "mt"
+    title = "translation model"
+    metric = Metric("bleu", "BLEU", higher_is_better=True)
+    tokenizer_files = (SOURCE_TOKENIZER, TARGET_TOKENIZER)
+    recipe: MtRecipe
+    model: TranslationModel
 
-    def __init__(self, recipe: MtRecipe, source: Tokenizer, target: Tokenizer, model: TranslationModel) -> None:
-        self.recipe = recipe
-        self.source = source
-        self.target = target
-        self.model = model
+    @property
+    def source(self) -> Tokenizer:
+        """Between source text and token ids."""
+        return self.tokenizers[SOURCE_TOKENIZER]
+
+    @property
+    def target(self) -> Tokenizer:
+        """Between target text and token ids."""
+        return self.tokenizers[TARGET_TOKENIZER]
 
     def translate(self, text: str, *, beam: int | None = None, as_text: bool = False) -> str:
         """The best translation of each line of a text; see `search` for more of them.
@@ -73,7 +99,7 @@ class Translator:
         with_attention: bool = False,
         as_text: bool = False,
         eval_gate: str | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> list[list[Translation]]:
         """The best translations of each line, best first; a blank line has an empty translation.
 
@@ -139,20 +165,6 @@ class Translator:
         """A line's words as the word tokenizer tells them apart, in their own case."""
         return [line[start:end] for start, end in self.source.backend.encode(line, add_special_tokens=False).offsets]
 
-
-class TrainedTranslationModel(Translator):
-    """A translation model from a run directory, in evaluation mode.
-
-    Attributes:
-        run: its directory; the others are those of a `Translator`.
-    """
-
-    def __init__(
-        self, run: RunDirectory, recipe: MtRecipe, source: Tokenizer, target: Tokenizer, model: TranslationModel
-    ) -> None:
-        super().__init__(recipe, source, target, model)
-        self.run = run
-
     def files(self, split: str, data_dir: Path | None = None) -> PairFiles:
         """The text files of a split of the data that the model was trained on."""
         data = self.recipe.data
@@ -161,12 +173,147 @@ class TrainedTranslationModel(Translator):
             raise G2Error(f"there is no split {split!r}; choose one of {', '.join(files)}")
         return files[split]
 
-    @property
-    def partial(self) -> str | None:
-        """How much of its data set the model was trained on, where that was not all of it."""
-        name, pairs = self.recipe.data.name, self.run.training_facts().get("train_pairs", "")
-        return partial_pairs(name, int(pairs)) if name is not None and pairs.isdecimal() and len(pairs) < 16 else None
-
     def split(self, split: str, data_dir: Path | None = None) -> tuple[list[str], list[str]]:
         """The sources and the references of a split, as they stand in the files."""
         return read_pairs(self.files(split, data_dir))
+
+    @property
+    def partial(self) -> str | None:
+        """How much of its data set the model was trained on; None if it was all of it."""
+        name, pairs = self.recipe.data.name, self.facts.get("train_pairs", "")
+        return partial_pairs(name, int(pairs)) if name is not None and pairs.isdecimal() and len(pairs) < 16 else None
+
+    def _score_split(self, how: Scoring, eval_gate: str, progress: Progress | None) -> SplitScore:
+        own = self.recipe.evaluate
+        beam = own.beam if how.beam is None else how.beam
+        penalty = own.length_penalty if how.length_penalty is None else how.length_penalty
+        files = self.files(how.split, how.data_dir)
+        sources, references = (lines[: how.samples] for lines in read_pairs(files))
+        with evaluating(self.model):
+            found = self.search(
+                sources, beam=beam, length_penalty=penalty, max_source=None, eval_gate=eval_gate, progress=progress
+            )
+        texts = [best[0].text for best in found]
+        scores = score(texts, references, tokenize=own.bleu.tokenize, lowercase=own.bleu.lowercase)
+        data = self._signed_data("+".join(sha256_of(file)[:8] for file in files))
+        return SplitScore(
+            {
+                "bleu": scores.bleu,
+                "chrf": scores.chrf,
+                "split": how.split,
+                "sentences": len(texts),
+                "eval_gate": eval_gate,
+                "beam": beam,
+                "length_penalty": penalty,
+                **({"trained_on": self.partial} if self.partial else {}),
+                "bleu_signature": scores.bleu_signature,
+                "chrf_signature": scores.chrf_signature,
+            },
+            {"data": data, "split": how.split, "gate": eval_gate, "beam": str(beam), "penalty": f"{penalty:g}"},
+            bleu_by_sentence(texts, references, own.bleu) if how.by_sentence else None,
+        )
+
+    def read(
+        self,
+        text: str,
+        *,
+        target: str | None = None,
+        eval_gate: str | None = None,
+        training: bool = False,
+        seed: int = 0,
+    ) -> Reading:
+        """Reads a text and its translation, which the model makes itself unless one is given; see `Trained.read`."""
+        line = self.cleaned(" ".join(text.split("\n")))
+        source, source_tokens = encode(self.source, line)
+        check_length(text, len(source))
+        own: dict[str, Any] = {}
+        if target is None:
+            found = self.search([line], with_attention=True, eval_gate=eval_gate)[0][0]
+            assert found.attention is not None
+            ids, words = found.target_ids, found.target[:-1]
+            own = {"translation": found.text, "produced": [*words, EOS], "attention": found.attention.numpy()}
+        else:
+            ids, words = encode(self.target, self.cleaned(target))
+            check_length(target, len(ids))
+        source, inputs, model = [*source, self.source.eos_id], [self.target.eos_id, *ids], self.model
+        device = model.softmax_bias.device
+        with in_mode(model, eval_gate=eval_gate, training=training, seed=seed) as mode, record_gates(model) as record:
+            model(column(source, device), torch.tensor([len(source)]), column(inputs, device))
+        return Reading(
+            tokens={"source": [*source_tokens, EOS], "target": [EOS, *words]},
+            layers=layer_readings(model, record),
+            mode=mode,
+            unknown={"source": unknown_places(self.source, source), "target": unknown_places(self.target, inputs)},
+            **own,
+        )
+
+    def passes(self, split: str, data_dir: Path | None = None) -> Passes:
+        """Random pairs, the target given, that are no longer than those of training."""
+        corpus = prepare_pairs(self.files(split, data_dir), self.source, self.target)
+        return Passes("pairs", "+".join(corpus.text_sha256), partial(self._read_pairs, corpus))
+
+    def _read_pairs(self, corpus: PairCorpus, samples: int, seed: int) -> Iterator[Pass]:
+        model, recipe = self.model, self.recipe
+        lengths = np.stack((corpus.target_lengths, corpus.source_lengths))
+        kept = np.flatnonzero((lengths.min(0) > 0) & (lengths.max(0) <= recipe.data.max_length))
+        chosen = np.random.default_rng(seed).permutation(kept)[:samples]
+        if not len(chosen):
+            raise G2Error(
+                f"all {len(corpus)} pairs have an empty side or more than {recipe.data.max_length} tokens on one"
+            )
+        longer = lengths.max(0)  # of the two sides
+        chosen = chosen[np.argsort(-longer[chosen], kind="stable")]
+        done, device = 0, model.softmax_bias.device
+        while done < len(chosen):
+            size = recipe.evaluate.batch_size * min(1.0, _USUAL_LENGTH / longer[chosen[done]])
+            pairs = chosen[done : done + max(1, int(size))]
+            source, source_lengths = map(torch.from_numpy, corpus.source.columns(pairs, self.source.eos_id))
+            target, target_lengths = map(torch.from_numpy, corpus.target.columns(pairs, self.target.eos_id))
+            inputs = torch.cat((target[-1:], target[:-1]))  # <eos>, which ends the longest target too, and all but it
+            model(source.to(device), source_lengths + 1, inputs.to(device))
+            is_source, is_target = (
+                torch.arange(len(ids)).unsqueeze(1) <= count
+                for ids, count in ((source, source_lengths), (target, target_lengths))
+            )
+            encoder = {f"encoder.{layer}": is_source for layer in range(len(model.encoder))}
+            decoder = {f"decoder.{layer}": is_target for layer in range(len(model.decoder))}
+            done += len(pairs)
+            yield Pass(done, len(chosen), encoder | decoder)
+
+    def speed_test(self, how: Scoring | None) -> SpeedTest | None:
+        """Greedy translation of the first sentences of a split, one at a time."""
+        if how is None:
+            return None
+        lines = [line for line in self.split(how.split, how.data_dir)[0] if line.strip()][:_SPEED_SENTENCES]
+        job = partial(
+            translate,
+            self.model,
+            self.source.encode_lines(lines),
+            source_eos=self.source.eos_id,
+            target_eos=self.target.eos_id,
+            beam=1,
+            batch_size=1,
+        )
+        return SpeedTest(job, len(lines), "sentences/s", f"greedy, one at a time, first {len(lines)} sentences")
+
+    def describe(self) -> dict[str, Any]:
+        """The ids of the tokens that begin and end a sentence on either side, and the recipe's search."""
+        source, target = (describe_tokens(tokenizer, file) for file, tokenizer in self.tokenizers.items())
+        how = self.recipe.evaluate
+        return {
+            "tokens": {"source": source, "target": target},
+            "search": {"beam": how.beam, "length_penalty": how.length_penalty},
+        }
+
+    def clauses(self, split: str) -> list[GrammarPair]:
+        """The pairs of a split of the embedded German, whose clauses are known; none of other data."""
+        data = self.recipe.data
+        return grammar_pairs(split) if data.name == "embedded-mt" and data.source == "de" else []
+
+    def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
+        """Runs the encoder over source sentences side by side; their token ids, without `<eos>`."""
+        sources = [self.source.encode(line) for line in lines]
+        ids = [torch.tensor([*source, self.source.eos_id]) for source in sources]
+        lengths = torch.tensor([len(each) for each in ids])
+        self.model.encode(pad_sequence(ids).to(self.model.softmax_bias.device), lengths)
+        return sources

@@ -12,13 +12,11 @@ from g2lstm.errors import G2Error
 from g2lstm.nn.mode import evaluating
 from g2lstm.nn.record import GateRecord, record_gates
 from g2lstm.tasks.cross_entropy import cross_entropy, smoothing_penalty
+from g2lstm.tasks.learner import StepLoss, Validation, histograms, saturation
 from g2lstm.tasks.mt.bleu import can_be_scored, corpus_bleu
-from g2lstm.tasks.mt.gates import hide_padding
 from g2lstm.tasks.mt.model import TranslationModel
 from g2lstm.tasks.mt.recipe import MtRecipe
-from g2lstm.tasks.mt.trained import Translator
-from g2lstm.tasks.saturation import histograms, saturation
-from g2lstm.tasks.task import StepLoss, Validation
+from g2lstm.tasks.mt.trained import TrainedTranslationModel
 from g2lstm.text.batches import PairBatch, TrainingBatches, evaluation_batches
 from g2lstm.text.pairs import PairCorpus, read_pairs
 from g2lstm.text.tokenize import Tokenizer
@@ -44,7 +42,7 @@ class TranslationLoss(nn.Module):
         return total, nats.detach()
 
 
-class TranslationTask:
+class TranslationLearner:
     """Batches of sentence pairs of about one length, in a new order each epoch.
 
     Args:
@@ -75,7 +73,7 @@ class TranslationTask:
         self.module = TranslationLoss(model, recipe.train.label_smoothing)
         self.valid = valid
         self.tokenizers = tokenizers
-        self.translator = Translator(recipe, *tokenizers, model)
+        self.translator = TrainedTranslationModel(recipe, model, *tokenizers)
         self.device = torch.device(device)
         self.world_size = world_size
         self.batches = self._batches(train, rank, world_size)
@@ -224,3 +222,11 @@ class TranslationTask:
                 f"this epoch was begun with {self.planned_for} process(es) and has a batch of {smallest} pair(s), "
                 f"which {self.world_size} processes cannot share; go on with {smallest} at most until the epoch ends"
             )
+
+
+def hide_padding(record: GateRecord, batch: PairBatch) -> None:
+    """Makes the gates of one recorded batch NaN where it is padding; those of the first layer, packed, are already."""
+    is_source = torch.arange(len(batch.source)).unsqueeze(1) < batch.source_lengths
+    for name, calls in record.items():
+        is_token = is_source if name.startswith("encoder.") else batch.targets >= 0
+        calls[-1] = calls[-1].known(is_token.to(calls[-1].input[0].device))

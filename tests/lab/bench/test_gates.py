@@ -9,7 +9,6 @@ import g2lstm
 from g2lstm.cli.bench import app
 from g2lstm.lab.bench import gates
 from g2lstm.look import record_split
-from g2lstm.look.record import load_split
 from tests.look.toys import language_run, translation_run
 
 
@@ -25,7 +24,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("make", [language_run, translation_run])
 def test_each_pass_reads_what_is_recorded(folder, make):
     trained = g2lstm.load(make(folder))
-    data = load_split(trained, "train")
+    data = trained.passes("train")
     read = {name: gates.read(trained, data, 7, name) for name in gates.CONTESTANTS}
     expected = record_split(trained, "train", samples=7)
     tokens = next(iter(expected.statistics.values()))["input"].steps

@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from g2lstm import G2Error, compress, load
+from g2lstm import G2Error, compress
 from g2lstm.compression.spec import Spec
 from g2lstm.lab.study import results
 from g2lstm.lab.study.measure import Measuring
 from g2lstm.lab.study.plan import Measurement
 from g2lstm.lab.study.significance import bleu_of, perplexity_of
 from g2lstm.runs.compressed import write_run
-from g2lstm.runs.scoring import cache_settings, score_language, score_translation
+from g2lstm.runs.trained import load, score
 from g2lstm.tasks.lm.cache import tune_cache
 from g2lstm.tasks.lm.evaluate import perplexity
 from g2lstm.tasks.recipes import load_recipe
+from g2lstm.tasks.trained import Scoring
 from g2lstm.training.start import train_recipe
 from tests.lab.study.toys import Noting, of_language, of_translation, write_pairs, write_text
 
@@ -57,8 +58,9 @@ def without_rows(result):
 def test_a_language_model_scores_as_eval_has_it(language, measurement):
     result = measure(language, measurement)
     trained = load(language)
-    cache = cache_settings(trained) if measurement.cache else None
-    direct = score_language(trained, measurement.split, eval_gate=measurement.eval_gate, cache=cache)
+    direct = score(
+        trained, Scoring(measurement.split, eval_gate=measurement.eval_gate, cache=measurement.cache is not None)
+    )
     assert without_rows(result) == direct
     assert direct in trained.run.results()
     sums = np.sum(result["by_sentence"], axis=0, keepdims=True)
@@ -88,7 +90,7 @@ def test_a_compressed_model_scores_as_its_run_directory_would(language, tmp_path
     folder = tmp_path / "compressed"
     folder.mkdir()
     write_run(folder, trained.run, model, Spec.parse(SPEC))
-    direct = score_language(load(folder), "test", eval_gate="soft")
+    direct = score(load(folder), Scoring("test", eval_gate="soft"))
     assert result["perplexity"] == pytest.approx(direct["perplexity"], rel=1e-6)
     assert result["signature"] == direct["signature"]
     assert result["compressed"] == SPEC
@@ -105,12 +107,17 @@ def test_a_tuned_cache_is_that_of_the_validation_set_and_of_the_uncompressed_mod
     assert result["cache"] == f"{best.window},{best.theta:g},{best.share:g}"
     other = copy.copy(trained)
     other.model = compress(trained.model, SPEC)
-    assert result["perplexity"] == pytest.approx(score_language(other, "test", cache=best)["perplexity"], rel=1e-6)
+    assert result["perplexity"] == pytest.approx(
+        score(other, Scoring("test", cache_window=best.window, cache_theta=best.theta, cache_lambda=best.share))[
+            "perplexity"
+        ],
+        rel=1e-6,
+    )
 
 
 def test_a_translation_model_scores_as_eval_has_it(translation):
     result = measure(translation, Measurement())
-    assert without_rows(result) == score_translation(load(translation), "test", eval_gate="soft")
+    assert without_rows(result) == score(load(translation), Scoring("test", eval_gate="soft"))
     assert result["bleu"] > 0, "a score that says something"
     assert bleu_of(np.sum(result["by_sentence"], axis=0, keepdims=True))[0] == pytest.approx(result["bleu"], abs=1e-9)
     assert len(result["by_sentence"]) == 24
@@ -120,10 +127,10 @@ def test_a_compressed_translation_model(translation):
     result = measure(translation, Measurement(compression="gates=round:0.5"))
     trained = load(translation)
     trained.model = compress(trained.model, "gates=round:0.5")
-    assert result["bleu"] == score_translation(trained, "test")["bleu"]
+    assert result["bleu"] == score(trained, Scoring("test"))["bleu"]
     assert "|compressed:gates=round:0.5|" in result["signature"]
 
 
 def test_translation_has_no_cache(translation):
-    with pytest.raises(G2Error, match="the cache is for language models"):
+    with pytest.raises(G2Error, match="--cache can.t be used here: .* is a translation model"):
         measure(translation, Measurement(cache="tuned"))

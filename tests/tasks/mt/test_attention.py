@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from g2lstm.tasks.mt.attention import Attention
+from g2lstm.tasks.mt.model import Attention
 
 
 @pytest.fixture

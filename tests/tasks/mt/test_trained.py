@@ -10,10 +10,11 @@ from accelerate import Accelerator
 import g2lstm
 from g2lstm.errors import G2Error
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.scoring import score_translation
+from g2lstm.runs.trained import score
 from g2lstm.tasks.mt import trained as translation
 from g2lstm.tasks.mt.beam import Hypothesis
 from g2lstm.tasks.recipes import parse_recipe
+from g2lstm.tasks.trained import Scoring
 from g2lstm.text.lines import PIECE_BYTES
 from g2lstm.text.pairs import PairFiles, read_pairs
 from g2lstm.training.prepare import prepare
@@ -140,7 +141,7 @@ def test_validation_has_the_score_of_greedy_evaluation(made, monkeypatch, overri
         return [[Hypothesis(ids, 0.0, 0.0, look)] for ids, look in zip(said, looks, strict=True)]
 
     monkeypatch.setattr(translation, "translate", nearly_right)
-    result = score_translation(model, "valid", beam=1)
+    result = score(model, Scoring("valid", beam=1))
     task.next_batch()  # before the first, weights are random and nothing is translated
     found = task.validate()
     assert found.scores["bleu"] == result["bleu"]
@@ -157,8 +158,8 @@ def test_a_very_long_line_is_validated_and_scored(made, tmp_path):
             each.softmax_bias[task.tokenizers[1].eos_id] = 100.0  # nothing is said, so that it takes no time
     (tmp_path / "valid.de").write_text("ein " * 1200 + "\n")
     (tmp_path / "valid.en").write_text("a house and a tree\n")
-    assert score_translation(model, "valid")["sentences"] == 1
-    assert prepare(model.recipe, Accelerator(cpu=True)).task.validate().scores["bleu"] == 0
+    assert score(model, Scoring("valid"))["sentences"] == 1
+    assert prepare(model.recipe, Accelerator(cpu=True)).learner.validate().scores["bleu"] == 0
 
 
 def test_case_matters_unless_the_recipe_says_otherwise(made, monkeypatch):
@@ -166,11 +167,11 @@ def test_case_matters_unless_the_recipe_says_otherwise(made, monkeypatch):
     _, references = model.split("test")
     said = [[translation.Translation(line.upper(), 0.0, 0.0, [], [], None, [])] for line in references]
     monkeypatch.setattr(type(model), "search", lambda *args, **options: said)
-    assert score_translation(model, "test")["bleu"] < 10
+    assert score(model, Scoring("test"))["bleu"] < 10
     how = model.recipe.evaluate
     how = how.model_copy(update={"bleu": how.bleu.model_copy(update={"lowercase": True})})
     model.recipe = model.recipe.model_copy(update={"evaluate": how})
-    assert score_translation(model, "test")["bleu"] > 99
+    assert score(model, Scoring("test"))["bleu"] > 99
 
 
 def test_what_bleu_compares_follows_the_data():

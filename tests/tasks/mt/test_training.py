@@ -9,11 +9,11 @@ from accelerate import Accelerator
 from torch.nn import functional as F
 
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.models import build_translation_model
+from g2lstm.tasks.learner import Validation
 from g2lstm.tasks.mt import training as mt
-from g2lstm.tasks.mt.training import TranslationLoss, TranslationTask
+from g2lstm.tasks.mt.training import TranslationLearner, TranslationLoss
 from g2lstm.tasks.recipes import parse_recipe
-from g2lstm.tasks.task import Validation
+from g2lstm.tasks.registry import MT
 from g2lstm.text.pairs import PairFiles, prepare_pairs, prepare_tokenizers
 from g2lstm.training.environment import Interrupted
 from g2lstm.training.loop import Trainer
@@ -49,8 +49,8 @@ def make_task(data, optimizer=ADAMW, world=(0, 1), max_length=64, **train):
     tokenizers = prepare_tokenizers(files["train"], "word", cache=data)
     corpora = [prepare_pairs(files[split], *tokenizers, cache=data) for split in ("train", "valid")]
     torch.manual_seed(recipe.train.seed)
-    model = build_translation_model(recipe, *map(len, tokenizers))
-    return recipe, TranslationTask(recipe, model, *corpora, tokenizers, rank=world[0], world_size=world[1])
+    model = MT.build(recipe, *map(len, tokenizers))
+    return recipe, TranslationLearner(recipe, model, *corpora, tokenizers, rank=world[0], world_size=world[1])
 
 
 def make_trainer(data, out, observer, optimizer=ADAMW, **train):
@@ -129,7 +129,7 @@ def test_validation(data):
 
 def test_random_weights_do_not_translate(data, monkeypatch):
     asked = []
-    monkeypatch.setattr(mt.TranslationTask, "_validation_bleu", lambda task: asked.append(task.index) or 50.0)
+    monkeypatch.setattr(mt.TranslationLearner, "_validation_bleu", lambda task: asked.append(task.index) or 50.0)
     _, task = make_task(data)
     assert task.validate().scores["bleu"] == 0.0
     task.next_batch()

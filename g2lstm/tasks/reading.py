@@ -1,0 +1,228 @@
+"""A text as a model reads it: what each gate of each layer does at each token, and in which mode."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from g2lstm.errors import G2Error
+from g2lstm.nn.lstm import G2LSTM
+from g2lstm.nn.mode import evaluating, lstms
+from g2lstm.nn.record import GateRecord
+from g2lstm.text.tokenize import Tokenizer, printable
+
+MAX_TOKENS = 1000  # in a text; statistics are for longer ones
+GATES = ("input", "forget", "output")
+
+Floats = npt.NDArray[np.float32]
+
+_NUMBERED = re.compile(r"(layer|encoder|decoder)s?\.(\d+)")
+
+
+@dataclass(frozen=True)
+class Place:
+    """One direction of one layer.
+
+    Attributes:
+        name: of the module in its model, such as "encoder.0"; with ".l0", ".l1" and so on where it has several layers.
+        direction: "forward", or "backward" for the direction that reads from the end.
+        title: for people, such as "encoder 1, backward".
+    """
+
+    name: str
+    direction: str
+    title: str
+
+    @property
+    def side(self) -> str:
+        """Which text it reads: "source" or "target" of a translation model, else "text"."""
+        return {"encoder": "source", "decoder": "target"}.get(self.name.split(".")[0], "text")
+
+
+def places(name: str, lstm: nn.Module) -> list[Place]:
+    """The places inside one LSTM, in the order of its gates: l0, l0_reverse, l1, ...
+
+    Args:
+        name: of the module in its model; "" if it is the model.
+        lstm: a `G2LSTM` or `torch.nn.LSTM`.
+    """
+    assert isinstance(lstm, G2LSTM | nn.LSTM)
+    found = []
+    for index in range(lstm.num_layers):
+        own = ".".join([name] * bool(name) + [f"l{index}"] * (lstm.num_layers > 1)) or "lstm"
+        title = title_of(own)
+        if lstm.bidirectional:
+            found += [Place(own, direction, f"{title}, {direction}") for direction in ("forward", "backward")]
+        else:
+            found.append(Place(own, "forward", title))
+    return found
+
+
+def title_of(name: str) -> str:
+    """What people call a layer of a language or translation model: of "layers.0", "layer 1"; others keep their name."""
+    numbered = _NUMBERED.fullmatch(name)
+    return f"{numbered[1]} {int(numbered[2]) + 1}" if numbered else name
+
+
+@dataclass(frozen=True, eq=False)
+class LayerReading:
+    """The gates of one direction of one layer, float32 (T, H): a row for each token that it read.
+
+    Attributes:
+        place: which layer and direction.
+        input: its input gates.
+        forget: its forget gates.
+        output: its output gates.
+    """
+
+    place: Place
+    input: Floats
+    forget: Floats
+    output: Floats
+
+    @property
+    def name(self) -> str:
+        """Of the layer in the model, such as "layers.0" or "encoder.1"."""
+        return self.place.name
+
+    @property
+    def direction(self) -> str:
+        """Of reading: "forward" or "backward"."""
+        return self.place.direction
+
+    @property
+    def title(self) -> str:
+        """For people, such as "encoder 1, backward"."""
+        return self.place.title
+
+    @property
+    def side(self) -> str:
+        """Whose tokens it read: "text", "source" or "target"."""
+        return self.place.side
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A text as a model read it.
+
+    Attributes:
+        tokens: those that were read, by side. "text" of a language model and "target" begin with the `<eos>` before the
+            first word, "source" ends with one.
+        layers: the gates, layer by layer.
+        mode: evaluation or training, in words.
+        unknown: by side, the places of tokens that the vocabulary lacks.
+        next_words: of a language model, the likeliest tokens after the text, and their probabilities.
+        translation: of a translation model, what it made of the text, and what the decoder then read. This and the next
+            two are empty if a target was given.
+        produced: the tokens of the translation and its `<eos>`: each follows the token at its place in "target".
+        attention: (T, S), where the model looked for each of them.
+    """
+
+    tokens: dict[str, list[str]]
+    layers: list[LayerReading]
+    mode: str
+    unknown: dict[str, list[int]]
+    next_words: list[tuple[str, float]] = field(default_factory=list)
+    translation: str = ""
+    produced: list[str] = field(default_factory=list)
+    attention: Floats | None = None
+
+
+@contextmanager
+def in_mode(model: nn.Module, *, eval_gate: str | None = None, training: bool = False, seed: int = 0) -> Iterator[str]:
+    """The model in evaluation or in training mode, no gradients; at the end it and torch's generator are as before.
+
+    Args:
+        model: with `G2LSTM` layers.
+        eval_gate: in evaluation, "soft", "tempered" or "hard"; None for the model's own.
+        training: noise, temperature and dropout as in training.
+        seed: of noise and dropout.
+
+    Yields:
+        what the mode is, in words.
+    """
+    if training and eval_gate is not None:
+        raise G2Error(
+            f"eval_gate={eval_gate!r} is a reading of the gates in evaluation, and training mode has its own; "
+            "ask for one of the two"
+        )
+    with evaluating(model, eval_gate), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        if training:
+            torch.manual_seed(seed)
+            model.train()
+        yield mode_of(model)
+
+
+def mode_of(model: nn.Module) -> str:
+    """In words, the mode that a model is in."""
+    layers = lstms(model)
+    if not model.training:
+        return f"evaluation, {layers[0].eval_gate} gates" if layers else "evaluation"
+    if layers and layers[0].method == "gumbel":
+        return f"training, noise in the gates (tau {layers[0].tau:g}, rate {layers[0].noise_rate:g}), dropout"
+    if layers and layers[0].method == "sharpened":
+        return f"training, sharpened gates (tau {layers[0].tau:g}) without noise, dropout"
+    return "training, no noise, dropout"
+
+
+class Line(NamedTuple):
+    """An encoded line of text."""
+
+    ids: list[int]
+    shown: list[str]
+
+
+def encode(tokenizer: Tokenizer, line: str) -> Line:
+    """The tokens of a line, without `<eos>`; a word that the vocabulary lacks is shown as it was written."""
+    try:
+        line.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise G2Error(
+            f"the text is not valid Unicode: character {error.start + 1} stands alone for half of one; give UTF-8"
+        ) from None
+    encoding = tokenizer.backend.encode(line, add_special_tokens=False)
+    tokens = tokenizer.readable(encoding.ids)
+    for place, (token, (start, end)) in enumerate(zip(encoding.ids, encoding.offsets, strict=True)):
+        if token == tokenizer.unk_id:
+            tokens[place] = printable(line[start:end])
+    return Line(list(encoding.ids), tokens)
+
+
+def check_length(text: str, tokens: int) -> None:
+    """Raises unless a text has words, and no more tokens than people can look at."""
+    if not text.strip():
+        raise G2Error("the text is empty; give a sentence, such as 'the company said it will grow'")
+    if not tokens:
+        raise G2Error("the text has no words in it; give a sentence")
+    if tokens > MAX_TOKENS:
+        raise G2Error(
+            f"the text has {tokens:,} tokens, and at most {MAX_TOKENS:,} can be looked at; give a sentence, or look at "
+            "statistics over a split of the data instead"
+        )
+
+
+def unknown_places(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
+    """The positions of tokens that the vocabulary lacks."""
+    return [place for place, token in enumerate(ids) if token == tokenizer.unk_id]
+
+
+def layer_readings(model: nn.Module, record: GateRecord) -> list[LayerReading]:
+    """Of a record of one call for each LSTM, with a batch of one."""
+    modules: Mapping[str, nn.Module] = dict(model.named_modules())
+    layers = []
+    for name, (gates,) in record.items():
+        for index, place in enumerate(places(name, modules[name])):
+            i, f, o = (getattr(gates, gate)[index][:, 0].float().cpu().numpy() for gate in GATES)
+            layers.append(LayerReading(place, i, f, o))
+    return layers
+
+
+def column(ids: list[int], device: torch.device) -> Tensor:
+    """Token ids as a batch of one sequence, (T, 1)."""
+    return torch.tensor(ids, device=device).unsqueeze(1)

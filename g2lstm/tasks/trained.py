@@ -1,0 +1,263 @@
+"""A trained model, whatever its task: what it scores, how it reads, and what others must know of it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+from torch import Tensor, nn
+
+from g2lstm.errors import G2Error
+from g2lstm.nn.mode import lstms
+from g2lstm.recipes.recipe import Recipe
+from g2lstm.tasks.reading import Reading
+from g2lstm.text.grammar import GrammarPair
+from g2lstm.text.lines import read_pieces
+from g2lstm.text.registry import folder_of
+from g2lstm.text.tokenize import Tokenizer
+
+Progress: TypeAlias = Callable[[int, int], None]  # what is done, and what there is in all
+
+WORDS = range(8, 19)  # in an example sentence, which is neither trivial nor too long to take in
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The number that a task's models are judged by.
+
+    Attributes:
+        name: its key in results.
+        title: its name for people.
+        higher_is_better: whether more of it is better.
+    """
+
+    name: str
+    title: str
+    higher_is_better: bool
+
+    def change(self, before: float, after: float) -> str:
+        """How much a score has changed: points of one that is bounded, else per cent."""
+        return f"{after - before:+.2f}" if self.higher_is_better else f"{100 * (after / before - 1):+.2f} %"
+
+
+def _only_for(task: str, default: Any = None) -> Any:
+    return field(default=default, metadata={"task": task})
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How to score a split; what is None is as the recipe has it.
+
+    Attributes:
+        split: "train", "valid" or "test".
+        eval_gate: "soft", "tempered" or "hard"; None for the model's own.
+        cache: mix in the cache pointer; this and the next five are for language models.
+        cache_window: the number of past steps that the cache sees.
+        cache_theta: how sharply the cache prefers similar states.
+        cache_lambda: the cache's share of the probability.
+        tune_cache: find the best settings of the cache on the validation split.
+        dynamic: keep learning from what has been read; not together with a cache.
+        beam: the number of hypotheses to follow; this and the next are for translation.
+        length_penalty: scores are divided by the length to this power.
+        samples: score only the first so many windows of text or sentences.
+        by_sentence: also list what each sentence contributes to the sums behind the score.
+        data_dir: a folder that holds the named data sets.
+    """
+
+    split: str = "valid"
+    eval_gate: str | None = None
+    cache: bool = _only_for("lm", False)
+    cache_window: int | None = _only_for("lm")
+    cache_theta: float | None = _only_for("lm")
+    cache_lambda: float | None = _only_for("lm")
+    tune_cache: bool = _only_for("lm", False)
+    dynamic: bool = _only_for("lm", False)
+    beam: int | None = _only_for("mt")
+    length_penalty: float | None = _only_for("mt")
+    samples: int | None = None
+    by_sentence: bool = False
+    data_dir: Path | None = None
+
+
+@dataclass(frozen=True)
+class SplitScore:
+    """A score, without the signature that only a run can give it.
+
+    Attributes:
+        values: what `result.json` has of it, in this order.
+        facts: what the signature says beside the facts of the run.
+        by_sentence: what each sentence contributes, if asked for.
+    """
+
+    values: dict[str, Any]
+    facts: dict[str, str]
+    by_sentence: list[list[float]] | list[list[int]] | None = None
+
+
+class Pass(NamedTuple):
+    """One call of the model on a part of a split."""
+
+    done: int  # windows or pairs so far
+    total: int
+    is_token: dict[str, Tensor]  # (T, B), false where there is padding; by the names of LSTMs that read padding
+
+
+class Passes(NamedTuple):
+    """A split that is ready to be read."""
+
+    unit: str  # what is counted: "windows" or "pairs"
+    sha256: str  # of the text
+    read: Callable[[int, int], Iterator[Pass]]  # this many at most, chosen by this seed; the mode is the model's own
+
+
+class SpeedTest(NamedTuple):
+    """A short job whose time says how fast a model is in use."""
+
+    job: Callable[[], object]
+    size: int  # how many of `unit` a job does
+    unit: str
+    how: str
+
+
+class Trained(ABC):
+    """A trained model with its tokenizers, in evaluation mode.
+
+    Attributes:
+        recipe: how it was trained.
+        model: the module.
+        tokenizers: between text and token ids, by the names of their files.
+        facts: what the file of weights says about their training; empty for a model that was not loaded.
+        run: the `RunDirectory` that it was loaded from, set by `g2lstm.load`; None for a model in training.
+    """
+
+    task: ClassVar[str]  # what recipes call it
+    title: ClassVar[str]  # what people call such a model
+    metric: ClassVar[Metric]
+    tokenizer_files: ClassVar[tuple[str, ...]]  # in a run directory
+    recipe: Recipe
+    model: nn.Module
+
+    def __init__(self, recipe: Recipe, model: nn.Module, *tokenizers: Tokenizer) -> None:
+        self.recipe = recipe
+        self.model = model
+        self.tokenizers = dict(zip(self.tokenizer_files, tokenizers, strict=True))
+        self.facts: Mapping[str, str] = {}
+        self.run: Any = None  # runs stand above tasks, so their type is not known here
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """What a program on another machine must know to use the model: token ids, and how to search."""
+
+    def score_split(self, how: Scoring, progress: Progress | None = None) -> SplitScore:
+        """Scores a split of the model's own data.
+
+        Args:
+            how: the split and the options.
+            progress: called with the tokens or sentences done, and the total.
+        """
+        self.check_scoring(how)
+        layers = lstms(self.model)
+        if not layers and how.eval_gate not in (None, "soft"):  # after `freeze_`
+            raise G2Error(
+                f"the layers of this model are torch.nn.LSTMs, which have soft gates, not {how.eval_gate}; load the "
+                "run again"
+            )
+        return self._score_split(how, how.eval_gate or (layers[0].eval_gate if layers else "soft"), progress)
+
+    def tune(self, how: Scoring, progress: Progress | None = None) -> Scoring:
+        """The same scoring with the settings that are best on the validation split, where any are to be tuned."""
+        return how
+
+    @abstractmethod
+    def _score_split(self, how: Scoring, eval_gate: str, progress: Progress | None) -> SplitScore: ...
+
+    def check_scoring(self, how: Scoring) -> None:
+        """Raises for options that belong to another task."""
+        wrong = [
+            f"--{one.name.replace('_', '-')}"
+            for one in fields(how)
+            if one.metadata.get("task", self.task) != self.task and getattr(how, one.name) not in (None, False)
+        ]
+        if wrong:
+            raise G2Error(f"{', '.join(wrong)} can't be used here: {self.run_name} is a {self.title}")
+
+    @property
+    def run_name(self) -> str:
+        """The run for messages."""
+        return "this" if self.run is None else str(self.run.path)
+
+    def _signed_data(self, hashes: str) -> str:
+        """What a signature says about the text that was scored."""
+        return f"{self.recipe.data.name or 'own'}/{hashes}"
+
+    @abstractmethod
+    def read(
+        self,
+        text: str,
+        *,
+        target: str | None = None,
+        eval_gate: str | None = None,
+        training: bool = False,
+        seed: int = 0,
+    ) -> Reading:
+        """Reads a text and keeps the gates; a translation model also translates it, unless a target is given.
+
+        One call at a time per model, because its mode changes meanwhile.
+
+        Args:
+            text: at most 1000 tokens, tokenised as the training text was.
+            target: a translation that the decoder reads instead of its own, so that models can be compared.
+            eval_gate: "soft", "tempered" or "hard"; None for the model's own.
+            training: show the gates as they are in training, with noise. A translation is still made without.
+            seed: of noise and dropout.
+        """
+
+    @abstractmethod
+    def passes(self, split: str, data_dir: Path | None = None) -> Passes:
+        """A split of the model's own data, to be read in calls like those of training."""
+
+    @abstractmethod
+    def speed_test(self, how: Scoring | None) -> SpeedTest | None:
+        """A test of speed; None if it needs a text and `how` is not given."""
+
+    def clauses(self, split: str) -> list[GrammarPair]:
+        """The sentences of a split whose clauses are known; only the embedded German has them."""
+        return []
+
+    def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
+        """Runs the encoder over source sentences side by side; their token ids, without `<eos>`."""
+        raise G2Error(f"a {self.title} has no encoder; use a translation model")
+
+    def examples(self, count: int, data_dir: Path | None = None) -> list[str]:
+        """Sentences to show the model with: from the validation text, or made up where that text is missing."""
+        file = validation_files(self.recipe, data_dir)[0]
+        if not file.is_file():
+            return self._made_up(count)
+        lines = (piece.text.strip() for piece in islice(read_pieces(file), 1000))
+        return list(islice((line for line in lines if len(line.split()) in WORDS), count))
+
+    def _made_up(self, count: int) -> list[str]:
+        return []
+
+
+def validation_files(recipe: Recipe, data_dir: Path | None = None) -> list[Path]:
+    """The files of the validation text, whether they exist or not; nothing is downloaded."""
+    data = recipe.data
+    try:
+        folder = folder_of(data.name, data_dir) if data.name else Path(data.path or "").expanduser()
+    except G2Error:  # a set that this version does not know
+        folder = Path("unknown")
+    return [folder / f"valid.{ending}" for ending in data.endings]
+
+
+def describe_tokens(tokenizer: Tokenizer, file: str) -> dict[str, Any]:
+    """The special tokens of a tokenizer: a text begins after the token that ends the one before, so one id does both.
+
+    Args:
+        tokenizer: what to describe.
+        file: the name of its file.
+    """
+    ids = {"begin": tokenizer.eos_id, "end": tokenizer.eos_id, "unknown": tokenizer.unk_id}
+    return {"tokenizer": file, "kind": tokenizer.kind, "size": len(tokenizer), **ids}
