@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 AUDIT := $(VENV)/audit
 
-.PHONY: demo test slow check format bench docs dist audit clean
+.PHONY: demo test slow check format bench docs dist count audit clean
 .DEFAULT_GOAL := demo
 
 # The package is installed editable, its CPU kernel compiled in place.
@@ -41,6 +41,9 @@ docs: $(READY)          ## the site, into site/; a broken link is an error
 
 dist: $(READY)          ## source distribution and wheel, into dist/, by the pinned build tools
 	$(BIN)/python -m build --no-isolation
+
+count:                  ## how much code the wheel contains
+	$(PYTHON) tools/count.py
 
 audit:                  ## known vulnerabilities of what constraints.txt pins; fails too where it cannot find out
 	test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/pip install --quiet pip-audit==2.10.1; }

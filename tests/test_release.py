@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -140,3 +141,31 @@ def test_kernels_that_are_gone_are_done_without(installed):
     assert native.startswith("torch operations, slower (not compiled: no C++ compiler when g2lstm was installed")
     code = "import torch, g2lstm; x = torch.randn(3, 2, 4); g2lstm.G2LSTM(4, 4)(x)[0].sum().backward(); print('done')"
     assert run("python", "-c", code) == "done\n"
+
+
+@pytest.mark.slow
+def test_the_core_installs_with_torch_alone(built, tmp_path):
+    """From the package index, into an empty environment: the README's first example runs, commands name their extra."""
+    if not built.has_compiler:
+        return
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    programs = tmp_path / "venv" / "bin"
+    install = [programs / "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", built.wheel]
+    subprocess.run(install, check=True)
+    listed = json.loads(subprocess.check_output([programs / "pip", "list", "--format", "json"]))
+    names = {canonicalize_name(one["name"]) for one in listed}
+    assert names - {"pip", "setuptools"} == {"g2lstm", *closure(CORE)} - {"setuptools"}
+    (example, *_) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    code = f"import torch\nmodel = torch.nn.Sequential(torch.nn.LSTM(4, 4))\n{example}\nprint(model)"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [programs / "python", "-W", "error", "-c", code],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "LSTM(4, 4)" in done.stdout, done.stderr
+    done = subprocess.run(
+        [programs / "g2lstm", "info"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "pip install 'g2lstm[text]'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
