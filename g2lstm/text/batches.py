@@ -170,13 +170,7 @@ class TrainingBatches:
 def evaluation_batches(
     corpus: PairCorpus, source_eos: int, target_eos: int, *, batch_size: int
 ) -> Iterator[tuple[npt.NDArray[np.int64], PairBatch]]:
-    """All pairs in batches of similar length; none is left out.
-
-    Args:
-        corpus: the pairs.
-        source_eos: `<eos>` of the source tokenizer.
-        target_eos: `<eos>` of the target tokenizer.
-        batch_size: pairs in a batch; the last may have fewer.
+    """All pairs in batches of similar length, the last perhaps smaller; none is left out.
 
     Yields:
         The numbers of the pairs in the corpus, (B,), and the batch.
@@ -226,12 +220,9 @@ def _evenly(total: int, slices: int) -> list[int]:
 
 
 def _cut(lengths: Integers, batch_tokens: int, least: int) -> list[int]:
-    """The ends of batches that have as many pairs as fit, and at least `least`.
+    """The ends of batches with as many pairs, of lengths (pairs, 2), as fit into `batch_tokens`, and at least `least`.
 
-    Args:
-        lengths: (pairs, 2), in order.
-        batch_tokens: the maximum number of tokens in a batch, with padding; 2 * least - 1 pairs always fit.
-        least: the minimum number of pairs in a batch.
+    2 * least - 1 pairs always fit.
     """
     ends: list[int] = []
     start, total = 0, len(lengths)

@@ -60,10 +60,6 @@ def sample_lines(paths: Sequence[Path], max_bytes: int | None = None) -> Iterato
     """Yields the lines of some files, long lines in pieces; of large files, about `max_bytes` of lines.
 
     Those come from 256 evenly spaced stretches of each file. A file without text is an error.
-
-    Args:
-        paths: the files.
-        max_bytes: over all files; None for no limit.
     """
     total = sum(path.stat().st_size for path in paths if path.exists())
     for path in paths:

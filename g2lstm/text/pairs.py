@@ -116,7 +116,7 @@ def prepare_tokenizers(
         kind: "word" or "bpe".
         vocabulary: the maximum number of tokens, of each side or, if joint, of both; None for all words.
         joint: train one tokenizer on both texts, and use it for both sides.
-        min_frequency: see `prepare_tokenizer`, like the rest.
+        min_frequency: see `prepare_tokenizer`, like the arguments after it.
         lowercase: convert the texts to lower case first.
         is_tokenized: spaces already separate words and punctuation.
         cache: folder for prepared files.
@@ -148,14 +148,9 @@ def prepare_pairs(
     cache: Path | None = None,
     workers: int | None = None,
 ) -> PairCorpus:
-    """The tokens of pairs, encoded on the first call and kept; see `prepare_stream`.
+    """The tokens of two files with the same number of lines, encoded on the first call and kept.
 
-    Args:
-        files: two UTF-8 files with the same number of lines.
-        source_tokenizer: encodes the source.
-        target_tokenizer: encodes the target.
-        cache: folder for prepared files; by default the user's cache.
-        workers: how many processes encode a large text.
+    `prepare_stream` explains `cache` and `workers`.
     """
     _check_sides(files)
     source = prepare_stream(files.source, source_tokenizer, cache=cache, workers=workers)

@@ -156,15 +156,9 @@ def main() -> None:
 def write_tokens(
     text: Path, tokenizer: Tokenizer, path: Path, index: Path, *, start: int = 0, stop: int | None = None
 ) -> None:
-    """Writes the tokens of a text, with `<eos>` after each line, and an index of its lines.
+    """Writes .npy files: the tokens of a text, with `<eos>` after each line, and the start and length of each line.
 
-    Args:
-        text: a UTF-8 file.
-        tokenizer: encodes it.
-        path: the .npy file for the tokens.
-        index: the .npy file for the start and the length of each line.
-        start: see `read_pieces`, like `stop`.
-        stop: see `read_pieces`.
+    `read_pieces` explains `start` and `stop`.
     """
     with _token_files(tokenizer, path, index) as (tokens, lines):
         line_start = 0

@@ -111,13 +111,13 @@ def fetch(name: str, data_dir: Path | None = None) -> Path:
             f"with one sentence per line, and put them there, or into {found.folder}/ in the folder that G2LSTM_DATA "
             f"names. How they are usually made: {found.preparation}"
         )
-    missing = []
-    for file in found.files:
-        if (folder / file).exists():
-            _verify(found, file, folder / file)
-        else:
-            missing.append(file)
-    _download(found, missing, folder)
+    for file, (expected, _) in found.files.items():
+        if (folder / file).exists() and (got := sha256_of(folder / file)) != expected:
+            raise G2Error(
+                f"{folder / file} is not the {file} of {name!r}: its SHA-256 is {got}, not {expected}; delete it to "
+                "have it downloaded again, or, if the text is your own, give its folder as data.path"
+            )
+    _download(found, [file for file in found.files if not (folder / file).exists()], folder)
     return folder
 
 
@@ -136,14 +136,7 @@ def lm_files(name: str | None = None, path: Path | None = None, data_dir: Path |
 
 
 def folder_with(endings: Sequence[str], name: str | None, path: Path | None, data_dir: Path | None) -> Path:
-    """The folder of a data set, or the user's own, with a file for each split and ending.
-
-    Args:
-        endings: such as ("txt",) or ("de", "en").
-        name: of a data set, which is fetched if necessary.
-        path: instead of a name, the user's own folder.
-        data_dir: see `folder_of`.
-    """
+    """Like `lm_files`: the folder that has a file for each split and each ending, such as ("de", "en")."""
     if (name is None) == (path is None):
         raise G2Error(f"give either the name of a data set or the path of a folder, got name={name!r}, path={path!r}")
     if path is None:
@@ -159,14 +152,9 @@ def folder_with(endings: Sequence[str], name: str | None, path: Path | None, dat
 
 
 def partial_pairs(name: str, pairs: int) -> str | None:
-    """What a result must state if its training set was only part of a data set: "50,906 of about 153,000 pairs".
+    """What a result must state if it was trained on only part of a set: "50,906 of about 153,000 pairs".
 
-    Args:
-        name: of a data set.
-        pairs: how many training pairs were used.
-
-    Returns:
-        None if they are at least nine tenths of the whole set, or if the set is always whole.
+    None if `pairs` is at least nine tenths of the whole set, or if the set is always whole.
     """
     whole = data_set(name).training_pairs
     return f"{pairs:,} of about {whole:,} pairs" if pairs < 0.9 * whole else None
@@ -190,15 +178,6 @@ def _given_root(data_dir: Path | None) -> Path | None:
     if data_dir is None and (given := os.environ.get("G2LSTM_DATA")):
         data_dir = Path(given)
     return None if data_dir is None else data_dir.expanduser()
-
-
-def _verify(found: DataSet, file: str, path: Path) -> None:
-    got, expected = sha256_of(path), found.files[file][0]
-    if got != expected:
-        raise G2Error(
-            f"{path} is not the {file} of {found.name!r}: its SHA-256 is {got}, not {expected}; delete it to have it "
-            "downloaded again, or, if the text is your own, give its folder as data.path"
-        )
 
 
 def _download(found: DataSet, missing: list[str], folder: Path) -> None:

@@ -134,12 +134,7 @@ def printable(text: str) -> str:
 
 
 def count_words(lines: Iterable[str], *, lowercase: bool = False) -> Counter[str]:
-    """How often each word occurs; a word is whatever stands between white space.
-
-    Args:
-        lines: the text.
-        lowercase: convert the text to lower case first.
-    """
+    """How often each word occurs, perhaps after conversion to lower case; white space separates words."""
     normalizer = normalizers.Lowercase() if lowercase else None
     counts: Counter[str] = Counter()
     for line in lines:
