@@ -252,7 +252,10 @@ def test_a_process_makes_a_part_or_answers_with_the_message(text: Path, tmp_path
             "read part; kill -9 $$",
             r"a process preparing .*text ended early, with code -9 \(-9 may mean that memory ran ",
         ),
-        ("exit 3", "ended early, with code 3 .* run the same command again, and it continues with the remaining parts"),
+        (
+            "echo >> $0.started; sleep 0.3; exit 3",
+            "ended early, with code 3 .* run the same command again, and it continues with the remaining parts",
+        ),
     ],
 )
 def test_a_process_that_fails(
@@ -264,6 +267,8 @@ def test_a_process_that_fails(
     monkeypatch.setattr(sys, "executable", str(program))
     with pytest.raises(G2Error, match=message):
         prepare_stream(text, WORDS, cache=tmp_path / "cache", workers=2)
+    started = program.with_suffix(".started")
+    assert not started.exists() or len(started.read_bytes()) <= 4 < len(cut(text))  # the rest were cancelled
     monkeypatch.undo()
     assert len(prepare_stream(text, WORDS, cache=tmp_path / "cache", workers=1)) > 60
 
