@@ -187,8 +187,8 @@ def report(rows: list[Row], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps([asdict(row) for row in rows]))
         return
-    names = ("task", "fault", "tried", "survived", "resumed", "checkpoints passed over")
-    names += ("updates done again, at most", "bytes lost")
+    names = ("task", "fault", "tried", "survived", "resumed", "checkpoints skipped")
+    names += ("most updates repeated", "bytes lost")
     print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
     for row in rows:
         print(f"| {' | '.join(str(value) for name, value in asdict(row).items() if name != 'problems')} |")

@@ -99,15 +99,15 @@ def main() -> None:
     sizes = (recipe.data.vocabulary, recipe.data.vocabulary)
     if parser.parse_args().measure:
         model = MT.build(recipe, *sizes)
-        print("| pairs on a GPU | kept for the backward pass, GB |\n|---|---|")
+        print("| pairs per GPU | kept for the backward pass, GB |\n|---|---|")
         for pairs in (4, 8, 32):
             print(f"| {pairs} | {kept_bytes(model, pairs) / 1e9:.2f} |")
     with torch.device("meta"):
         count = counts(MT.build(recipe, *sizes))
     print(f"{count.weights / 1e6:.1f}M weights, {state_bytes(count) / 1e9:.1f} GB with gradients and averages")
     print(f"a source token: {count.source / 1e6:.1f}M products, a target token: {count.target / 1e6:.1f}M")
-    names = ("GPUs", "link, GB/s", "pairs a batch", "products", "recurrence", "exchange", "ms an update")
-    print(f"| {' | '.join((*names, 'hours an epoch', f'hours for {recipe.train.epochs} epochs'))} |\n|{'---|' * 9}")
+    names = ("GPUs", "link, GB/s", "pairs per batch", "products", "recurrence", "exchange", "ms per update")
+    print(f"| {' | '.join((*names, 'hours per epoch', f'hours for {recipe.train.epochs} epochs'))} |\n|{'---|' * 9}")
     for gpus, link, pairs in (
         (1, NVLINK, 64),
         (8, NVLINK, 64),
