@@ -7,7 +7,6 @@ both ways in interleaved rounds. `MOST_SEQUENCES` in g2lstm/compression/lstm.py 
 """
 
 import argparse
-import statistics
 from functools import partial
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 
 import g2lstm
 from g2lstm.compression import lstm
-from g2lstm.lab.bench.measure import interleaved, median_ratio
+from g2lstm.lab.bench.measure import interleaved, timings
 
 WIDTHS, STEPS, SEQUENCES = (256, 512), (1, 20), (1, 2, 5, 8)
 SPECS = ("gates=round:0.2,clip:0.4; cell=int4", "gates=int8; cell=int8", "gates=round:0.2", "gates=svd:32; cell=svd:32")
@@ -47,8 +46,9 @@ def main() -> None:
                     x = torch.rand(steps, sequences, width) * 2 - 1
                     ways = {name: partial(_run, layer, x, name == "packed") for name in ("packed", "unpacked")}
                     took = interleaved(ways, arguments.rounds, fill=0)
-                    packed, unpacked = (1e6 * statistics.median(each) for each in took.values())
-                    ratio = median_ratio(*took.values())
+                    found = timings(took, "unpacked")
+                    packed, unpacked = (1e6 * each.seconds for each in found.values())
+                    ratio = found["packed"].ratio
                     print(
                         f"{width:5}{steps:7}{sequences:11}{packed:11,.0f}{unpacked:13,.0f}{ratio:7.2f}  {spec}",
                         flush=True,

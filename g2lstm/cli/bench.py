@@ -1,250 +1,169 @@
 """`g2lstm bench`: measurements against named peers."""
 
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import torch
 import typer
-from rich.progress import Progress
-from rich.table import Table
 
-from g2lstm.cli.bench_gates import gates
 from g2lstm.cli.options import DataDir, Json
-from g2lstm.cli.output import console, error_console, progress_columns
+from g2lstm.cli.output import console, print_json, say, table
+from g2lstm.cli.progress import bar
 from g2lstm.errors import G2Error
-from g2lstm.lab.bench import layer as layer_bench
 
-TaskName = Annotated[str, typer.Option("--task", help="lm or mt.")]
+if TYPE_CHECKING:
+    from g2lstm.lab.bench.layer import Shape
+    from g2lstm.lab.bench.measure import Report
 
-app = typer.Typer(help="Measure speed and memory against named peers, interleaved in one run.", no_args_is_help=True)
-app.command()(gates)
+Task = Literal["lm", "mt"]
+Rounds = Annotated[
+    int, typer.Option(min=1, help="Minimum number of interleaved rounds; the tables show medians over them.")
+]
+
+app = typer.Typer(
+    help="Measure speed and memory against named peers, in interleaved rounds of one process.", no_args_is_help=True
+)
 
 
-@app.callback()
-def _bench() -> None:
-    """Measure speed and memory against named peers, interleaved in one run."""
+@app.command()
+def layer(
+    shape: Annotated[list[str] | None, typer.Option(help="T,B,I,H such as 35,20,200,200; repeatable.")] = None,
+    rounds: Rounds = 11,
+    as_json: Json = False,
+) -> None:
+    """Measure one layer: a training step and an evaluation of each backend against torch.nn.LSTM."""
+    shapes = [_parse_shape(text) for text in shape or ()]
+
+    from g2lstm.lab.bench.layer import SHAPES, measure
+
+    with bar() as show:
+        report = measure(shapes or SHAPES, rounds, show)
+    _show(as_json, report, threads=_threads())
 
 
-def _parse_shape(text: str) -> tuple[int, int, int, int]:
+@app.command()
+def train(
+    task: Annotated[Task, typer.Option(help="lm for the language model, mt for the translation model.")] = "lm",
+    rounds: Rounds = 7,
+    as_json: Json = False,
+) -> None:
+    """Measure a training step of the paper's models against plain PyTorch.
+
+    lm: the 24M model of Penn Treebank against the same model on torch.nn.LSTM. mt: the model of IWSLT'14 against
+    decoders that loop over the target words.
+    """
+    from g2lstm.lab.bench.train import measure_language, measure_translation
+
+    with bar() as show:
+        report = (measure_language if task == "lm" else measure_translation)(rounds, show)
+    _show(as_json, report, threads=_threads())
+
+
+@app.command()
+def infer(
+    run: Annotated[Path | None, typer.Argument(help="A run directory; without one, stacks of LSTM layers.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Interleaved rounds; 15 by default, 5 for translation.")
+    ] = None,
+    task: Annotated[Task | None, typer.Option(help="Refuse a RUN of any other task.")] = None,
+    split: Annotated[str, typer.Option(help="Which split of the run's data to read: valid, test or train.")] = "test",
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Measure inference: LSTM stacks at batch 1 against other runtimes or, given a RUN, what that run gains.
+
+    For a language model: size, speed and perplexity of its LSTM layers, compressed by g2lstm and in other runtimes.
+    For a translation model: sentences per second.
+    """
+    from g2lstm.lab.bench import infer as bench
+    from g2lstm.nn.kernel import find
+    from g2lstm.runs.directory import RunDirectory
+
+    with bar() as show:
+        if run is None:
+            report = bench.measure_stacks(rounds or 15, bench.STACKS, show)
+        elif RunDirectory.open(run, task=task).recipe.task == "lm":
+            report = bench.measure_language(run, rounds or 15, data_dir, split, show=show)
+        else:
+            report = bench.measure_translation(run, rounds or 5, data_dir, split, show)
+    _show(as_json, report, threads=_threads(), **({"kernel": find().description} if run is None else {}))
+
+
+@app.command()
+def data(
+    tokens: Annotated[list[str] | None, typer.Option(help="Size of a text, such as 100M; repeatable.")] = None,
+    pairs: Annotated[list[str] | None, typer.Option(help="Number of sentence pairs, such as 4.5M; repeatable.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Training updates, spread over the whole text.")] = 300,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that prepare the text; one per core by default.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure the time and memory of preparing synthetic texts, large and small, and of training on them."""
+    sizes = [("lm", _parse_size(size)) for size in tokens or []] + [("mt", _parse_size(size)) for size in pairs or []]
+
+    from g2lstm.lab.bench.data import FIELDS, measure
+    from g2lstm.lab.bench.measure import Report, Row
+
+    rows: list[Row] = []
+    with bar() as show:
+        for task, size in sizes or [("lm", 40_000), ("lm", 4_000_000)]:
+            show("texts", len(rows), len(sizes) or 2)
+            rows.append(measure(task, size, steps, workers))
+    title = f"preparing, and {steps} updates; memory is what a process grows by"
+    _show(as_json, Report(title, FIELDS, rows))
+
+
+@app.command()
+def gates(
+    run: Annotated[
+        Path | None, typer.Argument(help="A run directory; without one, a random model of ptb-small's size.")
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Windows of text (default 60) or sentence pairs (default 500) to read.")
+    ] = None,
+    rounds: Rounds = 7,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Measure what it costs to record gates into histograms, against a pass that returns and forgets them.
+
+    Also measures how memory grows with the number of samples.
+    """
+    from g2lstm.lab.bench.gates import measure
+
+    with bar() as show:
+        reports = measure(run, samples, rounds, data_dir, show=show)
+    _show(as_json, *reports, threads=_threads())
+
+
+def _show(as_json: bool, *reports: "Report", **facts: object) -> None:
+    """Prints tables, or one object that holds the facts and the rows of each report."""
+    if as_json:
+        print_json({**facts, **{report.key: report.rows for report in reports}})
+        return
+    for report in reports:
+        shown = [field for field in report.fields if field.heading]
+        left = sum(not field.form for field in shown)
+        rows = [[field.text(row) for field in shown] for row in report.rows]
+        console().print(table([field.heading for field in shown], rows, title=report.title, left=left))
+        for note in report.notes:
+            say(note)
+
+
+def _threads() -> int:
+    import torch
+
+    return torch.get_num_threads()
+
+
+def _parse_shape(text: str) -> "Shape":
     try:
         T, B, I, H = (int(part) for part in text.split(","))
         if min(T, B, I, H) < 1:
             raise ValueError
     except ValueError:
-        raise G2Error(f"a shape is four whole numbers above 0, T,B,I,H such as 35,20,200,200; got {text!r}") from None
+        raise G2Error(f"--shape takes four whole numbers above 0, such as 35,20,200,200, got {text!r}") from None
     return T, B, I, H
-
-
-@app.command()
-def layer(
-    shape: Annotated[list[str] | None, typer.Option(help="T,B,I,H; may be given several times.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds at least; medians are shown.")] = 11,
-    as_json: Json = False,
-) -> None:
-    """One layer: a training step and an evaluation of each backend against torch.nn.LSTM."""
-    shapes = tuple(_parse_shape(text) for text in shape) if shape else layer_bench.SHAPES
-    rows = []
-    with Progress(*progress_columns(), console=error_console(), transient=True) as progress:
-        task = progress.add_task("measuring", total=len(shapes) * (len(layer_bench.BACKENDS) + 3))
-        for row in layer_bench.measure(shapes, rounds):
-            rows.append(row)
-            progress.advance(task)
-    if as_json:
-        print(json.dumps({"threads": torch.get_num_threads(), "rows": [row._asdict() for row in rows]}))
-        return
-    table = Table(title=f"one layer, float32, {torch.get_num_threads()} threads, median of {rounds} rounds or more")
-    for heading in ("T,B,I,H", "what", "layer", "ms", "ratio", "GFLOP/s", "of GEMM peak", "peak MB", "memory ratio"):
-        table.add_column(heading, justify="left" if heading in ("what", "layer") else "right")
-    for row in rows:
-        memory = ("", "") if row.megabytes is None else (f"{row.megabytes:.0f}", f"{row.memory_ratio:.2f}")
-        table.add_row(
-            ",".join(map(str, row.shape)), row.what, row.name, f"{row.milliseconds:.1f}", f"{row.ratio:.2f}",
-            f"{row.gflops:.0f}", f"{row.share_of_peak:.0%}", *memory,
-            end_section=row.what == "eval" and row.name == "auto",
-        )  # fmt: skip
-    console().print(table)
-
-
-@app.command()
-def train(
-    task: TaskName = "lm",
-    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds at least; medians are shown.")] = 7,
-    as_json: Json = False,
-) -> None:
-    """A training step of the paper's models: lm, the 24M one against torch.nn.LSTM; mt, IWSLT'14's against loops."""
-    if _checked(task) == "mt":
-        _train_mt(rounds, as_json)
-        return
-    from g2lstm.lab.bench import train as train_bench
-
-    rows = []
-    with Progress(*progress_columns(), console=error_console(), transient=True) as progress:
-        bar = progress.add_task("measuring", total=len(train_bench.CONTESTANTS))
-        for row in train_bench.measure(rounds):
-            rows.append(row)
-            progress.advance(bar)
-    if as_json:
-        print(json.dumps({"threads": torch.get_num_threads(), "rows": [row._asdict() for row in rows]}))
-        return
-    threads = torch.get_num_threads()
-    title = f"24M language model, batch 20, 70 steps, gumbel, {threads} threads, median of {rounds} rounds or more"
-    table = Table(title=title)
-    for heading in ("model", "ms", "ratio", "tokens/s", "peak MB", "memory ratio"):
-        table.add_column(heading, justify="left" if heading == "model" else "right")
-    for row in rows:
-        memory = ("", "") if row.megabytes is None else (f"{row.megabytes:.0f}", f"{row.memory_ratio:.2f}")
-        table.add_row(row.name, f"{row.milliseconds:.0f}", f"{row.ratio:.2f}", f"{row.tokens_per_second:,.0f}", *memory)
-    console().print(table)
-
-
-def _train_mt(rounds: int, as_json: bool) -> None:
-    from g2lstm.lab.bench import train_mt
-
-    rows = list(train_mt.measure(rounds))
-    threads = torch.get_num_threads()
-    if as_json:
-        print(json.dumps({"threads": threads, "rows": [row._asdict() for row in rows]}))
-        return
-    title = f"IWSLT'14 model, batch {train_mt.BATCH}, gumbel, {threads} threads, median of {rounds} rounds or more"
-    table = Table("decoder", "ms", "times ours", "tokens/s", title=title)
-    for row in rows:
-        table.add_row(row.name, f"{row.milliseconds:.0f}", f"{row.ratio:.2f}", f"{row.tokens_per_second:,.0f}")
-    console().print(table)
-
-
-@app.command()
-def infer(
-    run: Annotated[Path | None, typer.Argument(help="A run directory; none for stacks of LSTM layers.")] = None,
-    rounds: Annotated[
-        int | None, typer.Option(min=1, help="Interleaved rounds, whose median is shown; 15, or 5 of translation.")
-    ] = None,
-    task: Annotated[str | None, typer.Option("--task", help="lm or mt: what RUN must be, if given.")] = None,
-    split: Annotated[str, typer.Option(help="valid, test or train, of a run.")] = "test",
-    data_dir: DataDir = None,
-    as_json: Json = False,
-) -> None:
-    """A step of LSTM stacks at batch 1 against other runtimes; of a RUN, what it gains in use.
-
-    Of a language model: size, speed and perplexity of its LSTM layers, compressed by us and run by others. Of one that
-    translates: how many sentences a second.
-    """
-    if run is None:
-        _infer_stacks(rounds or 15, as_json)
-        return
-    from g2lstm.runs.directory import RunDirectory
-
-    found = RunDirectory.open(run, task=None if task is None else _checked(task))
-    if found.recipe.task == "lm":
-        _infer_lm(run, rounds or 15, split, data_dir, as_json)
-    else:
-        _infer_mt(run, rounds or 5, split, data_dir, as_json)
-
-
-def _infer_lm(run: Path, rounds: int, split: str, data_dir: Path | None, as_json: bool) -> None:
-    from g2lstm.lab.bench import infer_lm
-    from g2lstm.lab.bench.infer import CONTESTANTS
-
-    with Progress(*progress_columns(), console=error_console(), transient=True) as progress:
-        bar = progress.add_task("reading", total=len(CONTESTANTS))
-        rows = list(infer_lm.measure(run, rounds, data_dir, split, advance=lambda: progress.advance(bar)))
-    threads = torch.get_num_threads()
-    if as_json:
-        print(json.dumps({"threads": threads, "rows": [row._asdict() for row in rows]}))
-        return
-    table = Table(title=f"LSTM layers of {run}, batch 1, {threads} threads, {rows[0].tokens:,} tokens of {split}")
-    for heading in ("how", "MB of weights", "µs a step", "times the fastest peer", "perplexity"):
-        table.add_column(heading, justify="left" if heading == "how" else "right")
-    for row in rows:
-        numbers = (row.megabytes, row.microseconds, row.ratio, row.perplexity)
-        shown = ["-" if number is None else f"{number:,.2f}" for number in numbers]
-        table.add_row(f"{row.name}: {row.missing}" if row.missing else row.name, *shown)
-    console().print(table)
-
-
-def _infer_mt(run: Path, rounds: int, split: str, data_dir: Path | None, as_json: bool) -> None:
-    from g2lstm.lab.bench import infer_mt
-
-    rows = list(infer_mt.measure(run, rounds, data_dir, split))
-    threads = torch.get_num_threads()
-    if as_json:
-        print(json.dumps({"threads": threads, "rows": [row._asdict() for row in rows]}))
-        return
-    table = Table(
-        "search",
-        "sentences",
-        "seconds",
-        "sentences/s",
-        title=f"{run}, {split}, {threads} threads, median of {rounds} rounds or more",
-    )
-    for row in rows:
-        table.add_row(row.name, f"{row.sentences:,}", f"{row.seconds:.2f}", f"{row.sentences_per_second:.0f}")
-    console().print(table)
-
-
-def _infer_stacks(rounds: int, as_json: bool) -> None:
-    from g2lstm.lab.bench import infer as infer_bench
-    from g2lstm.nn.kernel import find
-
-    with Progress(*progress_columns(), console=error_console(), transient=True) as progress:
-        bar = progress.add_task("measuring", total=len(infer_bench.STACKS) * rounds)
-        rows = list(infer_bench.measure(rounds, infer_bench.STACKS, lambda: progress.advance(bar)))
-    threads, kernel = torch.get_num_threads(), find().description
-    if as_json:
-        print(json.dumps({"threads": threads, "kernel": kernel, "rows": [row._asdict() for row in rows]}))
-        return
-    table = Table(title=f"one step, batch 1, {threads} threads, median of {rounds} rounds, kernel {kernel}")
-    for heading in ("stack", "how", "µs", "times the fastest peer", "MB in a file"):
-        table.add_column(heading, justify="left" if heading in ("stack", "how") else "right")
-    for row in rows:
-        name = f"{row.name}: {row.missing}" if row.missing else row.name
-        time = "-" if row.microseconds is None else f"{row.microseconds:,.1f}"
-        ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
-        size = "" if row.stored_bytes is None else f"{row.stored_bytes / 1e6:.2f}"
-        table.add_row(row.stack, name, time, ratio, size, end_section=row.name == infer_bench.CONTESTANTS[-1])
-    console().print(table)
-
-
-def _checked(task: str) -> str:
-    if task not in ("lm", "mt"):
-        raise G2Error(f"--task must be lm or mt, got {task!r}")
-    return task
-
-
-@app.command()
-def data(
-    tokens: Annotated[
-        list[str] | None, typer.Option(help="Of a text, such as 100M; may be given several times.")
-    ] = None,
-    pairs: Annotated[list[str] | None, typer.Option(help="Of sentences, such as 4.5M; also several times.")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Of training, spread over the whole text.")] = 300,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes that prepare; as many as there are cores.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Time and memory of preparing synthetic texts, large and small, and of training on them."""
-    from g2lstm.lab.bench import data as data_bench
-
-    sizes = [("lm", _parse_size(size)) for size in tokens or []] + [("mt", _parse_size(size)) for size in pairs or []]
-    rows = []
-    for task, size in sizes or [("lm", 40_000), ("lm", 4_000_000)]:
-        rows.append(data_bench.measure(task, size, steps, workers))
-    if as_json:
-        print(json.dumps({"rows": [row._asdict() for row in rows]}))
-        return
-    table = Table(title=f"prepare and train {steps} steps; memory in MB, above that of the process at its start")
-    for heading in ("text", "MB", "prepare s", "tokens/s", "peak", "workers' peak", "train tokens/s", "peak"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        peaks = (row.prepare_megabytes, row.workers_megabytes, row.train_megabytes)
-        prepare, others, train = ("" if peak is None else f"{peak:.0f}" for peak in peaks)
-        table.add_row(
-            f"{row.size:,} {'tokens' if row.task == 'lm' else 'pairs'}", f"{row.text_megabytes:.0f}",
-            f"{row.prepare_seconds:.0f}", f"{row.prepare_tokens_per_second:,.0f}", prepare, others,
-            f"{row.train_tokens_per_second:,.0f}", train,
-        )  # fmt: skip
-    console().print(table)
 
 
 def _parse_size(text: str) -> int:
@@ -254,5 +173,5 @@ def _parse_size(text: str) -> int:
     except (ValueError, OverflowError):
         size = 0
     if not 10_000 <= size <= 10**10:
-        raise G2Error(f"a size is a number from 10k on, such as 45k, 4.5M or 100M, got {text!r}")
+        raise G2Error(f"a size is a number of at least 10k, such as 45k, 4.5M or 100M, got {text!r}")
     return size

@@ -3,32 +3,34 @@
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from g2lstm.cli.options import DataDir
-from g2lstm.cli.output import console
-from g2lstm.text.registry import data_sets, fetch, folder_of
+from g2lstm.cli.output import console, table
 
-app = typer.Typer(help="List, fetch and find the named data sets.", no_args_is_help=True)
-Name = Annotated[str, typer.Argument(help="Of a data set; `g2lstm data list` shows them.")]
+app = typer.Typer(help="List, download and locate the named data sets.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(help="The name of a data set; `g2lstm data list` shows them.")]
 
 
 @app.command("list")
 def list_sets() -> None:
-    """Shows the data sets."""
-    table = Table("name", "task", "what it is", box=None)
-    for name, found in data_sets().items():
-        table.add_row(name, found.task, found.summary)
-    console().print(table)
+    """List the data sets."""
+    from g2lstm.text.registry import data_sets
+
+    rows = [(name, found.task, found.summary) for name, found in data_sets().items()]
+    console().print(table(("name", "task", "what it is"), rows, left=3))
 
 
 @app.command()
 def get(name: Name, data_dir: DataDir = None) -> None:
-    """Downloads a data set, checks it, and prints where it is."""
+    """Download a data set, check it, and print its folder."""
+    from g2lstm.text.registry import fetch
+
     print(fetch(name, data_dir))
 
 
 @app.command()
 def path(name: Name, data_dir: DataDir = None) -> None:
-    """Prints the folder of a data set, whether it is there or not."""
+    """Print the folder of a data set, whether it has been downloaded or not."""
+    from g2lstm.text.registry import folder_of
+
     print(folder_of(name, data_dir))

@@ -1,4 +1,4 @@
-"""`g2lstm demo`: the main job on embedded data: three methods trained, scored, compressed, looked at, compared."""
+"""`g2lstm demo`: trains, scores, compresses and compares three methods on embedded data."""
 
 import json
 import math
@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from g2lstm.cli.options import Json, Set
-from g2lstm.cli.output import console, error_console
+from g2lstm.cli.output import UNKNOWN, console, print_json, say, table, tell
 from g2lstm.cli.progress import bar
 from g2lstm.cli.study import carry_out
 from g2lstm.errors import G2Error
@@ -19,11 +19,11 @@ from g2lstm.errors import G2Error
 if TYPE_CHECKING:
     from g2lstm.compression.spec import Spec
     from g2lstm.lab.study.plan import Study
-    from g2lstm.lab.study.table import Table as Found
+    from g2lstm.lab.study.table import StudyTable
 
 PRESET = "small"
-_LONGEST = 2**24  # bytes of the files of numbers that it reads again
-_WINDOWS = 100  # of the validation text, whose gates are counted
+_LONGEST = 2**24  # bytes of a compression.json
+_WINDOWS = 100  # of the validation text, to count gates on
 _NEXT = """With your own text, in a folder that holds train.txt, valid.txt and test.txt:
   g2lstm train embedded --set data.path=FOLDER --out runs/mine
   g2lstm compress runs/mine small
@@ -32,20 +32,20 @@ In your own script: g2lstm.convert_(model) before training, g2lstm.freeze_(model
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the runs, table.json and report.html go.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(help="The folder for the runs, table.json and report.html.")] = Path("runs/demo"),
     minutes: Annotated[
-        float | None, typer.Option(min=0.001, help="Of training, for each method; 1.2 if not given.")
+        float | None, typer.Option(min=0.001, help="Training time for each method; 1.2 by default.")
     ] = None,
     overrides: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Trains an LSTM, a sharpened one and a G² model on text that needs no download, and compares them.
+    """Train an LSTM, a sharpened LSTM and a G² model on embedded text, and compare them.
 
-    Each is scored, compressed by the paper's settings and by the preset `small`, and its gates are counted. All of it
-    takes five minutes at most on two cores. It can be stopped; called again, it goes on, and finds what is done.
+    Each is scored, compressed with the paper's settings and with the preset `small`, and its gates are counted. It
+    needs no download, and at most five minutes on two cores. You can stop it at any time; the same command continues.
     """
-    from g2lstm.lab.study.demo import demo as plan
     from g2lstm.lab.study.runner import jobs_of
+    from g2lstm.lab.study.studies import demo as plan
     from g2lstm.look.report import check_out
     from g2lstm.runs.compressed import default_folder
 
@@ -54,39 +54,39 @@ def demo(
     study = plan([*([] if minutes is None else [f"train.minutes={minutes}"]), *(overrides or ())])
     jobs = jobs_of(study, out)
     for job in jobs:
-        if job.training is None and (small := default_folder(out / job.plan.name, PRESET)).exists():
-            raise G2Error(f"{small} was made of another {job.plan.name} than the demo would train; move it away too")
-    made = [report, *(default_folder(out / job.plan.name, PRESET) for job in jobs)]
+        if job.training is None and (small := default_folder(out / job.run.name, PRESET)).exists():
+            raise G2Error(f"{small} was made from another {job.run.name} than the demo would train; move it away too")
+    made = [report, *(default_folder(out / job.run.name, PRESET) for job in jobs)]
     is_done = all(job.is_done for job in jobs) and all(path.exists() for path in made)
     if not is_done:
         report.unlink(missing_ok=True)  # what it shows is about to change
     else:
-        _say(f"found the results of an earlier demo in {out}; choose another folder with --out to do it again")
+        tell(f"found the results of an earlier demo in {out}; choose another folder with --out to run it again")
     for note in (note for job in jobs for note in job.notes):
-        _say(f"note: {note}")
+        tell(f"note: {note}")
     failures = carry_out(jobs, out)
     for run, reason in failures.items():
-        _say(f"{run} failed: {reason}")
+        tell(f"{run} failed: {reason}")
     if failures:
         raise typer.Exit(2)
     try:
-        _look([out / plan.name for plan in study.plans], report, is_done)
+        _look([out / run.name for run in study.runs], report, is_done)
     except KeyboardInterrupt:
-        _say("interrupted; what was done is kept; the same command goes on")
+        tell("interrupted; finished work is kept; the same command continues")
         raise typer.Exit(130) from None
     rows, found = demo_rows(study, out)
     facts = {"rows": rows, "signatures": found.signatures}
     _write(out / "table.json", facts)
     if as_json:
-        print(json.dumps({"out": str(out), "report": str(report), **facts}, ensure_ascii=False))
+        print_json({"out": str(out), "report": str(report), **facts})
         return
     console().print(_table(rows, study.title))
     for line in (*found.notes, f"Report: {report.absolute()}", _NEXT):
-        console().print(line, highlight=False, markup=False, soft_wrap=True)
+        say(line)
 
 
 def _look(runs: Sequence[Path], report: Path, is_done: bool) -> None:
-    """Compresses the runs by the preset, counts their gates, and writes the report; what is there is left."""
+    """Compresses the runs with the preset, counts their gates and writes the report, as far as that is not done."""
     from g2lstm.compression.spec import Spec
     from g2lstm.look.report import write_report
     from g2lstm.runs.compressed import compress_run, default_folder
@@ -108,54 +108,54 @@ def _look(runs: Sequence[Path], report: Path, is_done: bool) -> None:
 
 
 def _check_small(folder: Path, spec: "Spec", run: Path) -> None:
-    """Raises unless this compressed run is what the demo would make of the run."""
+    """Raises unless this compressed run is what the demo would make from the run."""
     from g2lstm.files import read_json
     from g2lstm.lab.study.plan import Measurement
-    from g2lstm.lab.study.results import STRANGE, measured, score_of
+    from g2lstm.lab.study.results import measured
     from g2lstm.runs.directory import TABLE, RunDirectory
 
     before = measured(run, Measurement())
     assert before is not None, "the study comes first"
     try:
         score = read_json(folder / TABLE, _LONGEST)["score"] if (folder / TABLE).is_file() else {}
-        is_its_own: bool = score["split"] == "test" and math.isclose(score["before"], score_of(before), rel_tol=1e-6)
-    except STRANGE:
+        is_its_own: bool = score["split"] == "test" and math.isclose(score["before"], before.score, rel_tol=1e-6)
+    except (KeyError, TypeError):
         is_its_own = False
     if not is_its_own or RunDirectory.open(folder).compression != str(spec):
-        raise G2Error(f"{folder} is not what the demo makes there; move it away")
+        raise G2Error(f"{folder} was not made by this demo; move it away")
 
 
 def _count_gates(run: Path, progress: Any) -> None:
-    """Unless those of the same weights are there."""
-    from g2lstm.lab.study.results import read, weights_of
+    """Counts them unless those of the same weights are there."""
+    from g2lstm.lab.study.results import Origin, read, weights_of
     from g2lstm.look.examine import examine
     from g2lstm.runs.directory import RunDirectory
     from g2lstm.runs.trained import load
 
     file, weights = RunDirectory(run).own("gates") / "gates.json", weights_of(run)
-    if not file.is_file() or read(file).get("weights") != weights:
+    if not file.is_file() or read(file, Origin).weights != weights:
         found = examine(load(run), run.name, split="valid", samples=_WINDOWS, eval_gate="soft", progress=progress)
         _write(file, {**found.numbers, "weights": weights})
 
 
-def demo_rows(study: "Study", out: Path) -> "tuple[list[dict[str, Any]], Found]":
-    """What the table shows: of each measurement its name, its unit, and the value of each method; and the study's."""
+def demo_rows(study: "Study", out: Path) -> "tuple[list[dict[str, Any]], StudyTable]":
+    """The rows of the table, each with its name, its unit and a value for each method; and the study's own table."""
     from g2lstm.lab.study.table import build
     from g2lstm.runs.compressed import default_folder
     from g2lstm.runs.directory import TABLE
 
     (plan,) = study.tables
-    table = build(plan, study.plans, out)
-    chances = {one.column: one.difference.p_value for one in table.comparisons}
+    found = build(plan, study.runs, out)
+    chances = {one.column: one.difference.p_value for one in found.comparisons}
     rows = []
     for index, column in enumerate(plan.columns):
         unit = "share" if column.what == "saturation" else "change" if column.against else "perplexity"
         title = f"  gates {column.title}" if column.against else column.title
-        values = [cells[index].values for _, cells in table.rows]
+        values = [cells[index].values for _, cells in found.rows]
         row = _row(title, unit, [value[0] if value else None for value in values])
         rows.append(row | {"p_value": chances.get(column.title)})
     reports = [
-        json.loads((default_folder(out / run.name, PRESET) / TABLE).read_text(encoding="utf-8")) for run in study.plans
+        json.loads((default_folder(out / run.name, PRESET) / TABLE).read_text(encoding="utf-8")) for run in study.runs
     ]
     scores, files, speeds = ([report[key] for report in reports] for key in ("score", "file", "speed"))
     title = f"  preset {PRESET} (all weights)"
@@ -164,7 +164,7 @@ def demo_rows(study: "Study", out: Path) -> "tuple[list[dict[str, Any]], Found]"
         rows.insert(-1, _row(f"size{words}", "bytes", [file[when] for file in files]))
     for when, words in (("before", ""), ("after", f", {PRESET}")):
         rows.insert(-1, _row(f"{speeds[0]['unit']}{words}", "rate", [speed[when] for speed in speeds]))
-    return rows, table
+    return rows, found
 
 
 def _row(what: str, unit: str, values: Sequence[float | None]) -> dict[str, Any]:
@@ -174,26 +174,22 @@ def _row(what: str, unit: str, values: Sequence[float | None]) -> dict[str, Any]
 
 
 def _table(rows: Sequence[dict[str, Any]], title: str) -> Table:
-    from g2lstm.lab.study.forms import chance
     from g2lstm.lab.study.plan import METHODS
+    from g2lstm.lab.study.table import chance
 
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    for title in METHODS.values():
-        table.add_column(title, justify="right")
-    table.add_column("p", justify="right")
+    cells = []
     for row in rows:
         p_value = row.get("p_value")
-        values = [_shown(row[method], row["unit"]) for method in METHODS]
-        table.add_row(row["what"], *values, "" if p_value is None else chance(p_value))
-    return table
+        values = [_text(row[method], row["unit"]) for method in METHODS]
+        cells.append([row["what"], *values, "" if p_value is None else chance(p_value)])
+    return table(("", *METHODS.values(), "p"), cells, title=title)
 
 
-def _shown(value: float | None, unit: str) -> str:
+def _text(value: float | None, unit: str) -> str:
     from g2lstm.lab.study.table import signed
 
     if value is None:
-        return "-"
+        return UNKNOWN
     if unit == "change":
         return signed(value)
     forms = {"perplexity": "{:.2f}", "share": "{:.0%}", "rate": "{:,.0f}"}
@@ -205,7 +201,3 @@ def _write(path: Path, values: dict[str, Any]) -> None:
 
     with write_atomically(path) as file:
         file.write(json.dumps(values, ensure_ascii=False, indent=1).encode())
-
-
-def _say(text: str) -> None:
-    error_console().print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,6 +1,5 @@
 """`g2lstm export`: a run as files for another runtime."""
 
-import json
 import sys
 import warnings
 from pathlib import Path
@@ -9,26 +8,27 @@ from typing import Annotated
 import typer
 
 from g2lstm.cli.options import EvalGate, Json, Run
+from g2lstm.cli.output import print_json
 from g2lstm.errors import G2Error
 
 
 def export(
     run: Run,
-    file_format: Annotated[str, typer.Option("--format", help="Only onnx so far.")] = "onnx",
-    out: Annotated[Path | None, typer.Option(help="NAME.onnx; RUN/export/model.onnx if not given.")] = None,
+    file_format: Annotated[str, typer.Option("--format", help="The file format; so far only onnx.")] = "onnx",
+    out: Annotated[Path | None, typer.Option(help="The file NAME.onnx; RUN/export/model.onnx by default.")] = None,
     activations: Annotated[
-        str, typer.Option(help="float32; or int8: packed weights run faster, results are a little less exact.")
+        str, typer.Option(help="float32, or int8: packed weights run faster, and results are slightly less exact.")
     ] = "float32",
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     eval_gate: EvalGate = None,
     as_json: Json = False,
 ) -> None:
-    """Writes a run as ONNX, and checks the files in ONNX Runtime against PyTorch before they get their names.
+    """Export a run to ONNX, and check the files in ONNX Runtime against PyTorch before they get their names.
 
-    A language model becomes NAME.onnx: tokens (time, batch) and states to log-probabilities and states. A translation
-    model becomes NAME.encoder.onnx and NAME.decoder.onnx, which makes one step. NAME.json tells inputs, outputs and
-    token ids; the tokenizers stand beside it. Packed weights of up to four bits need ONNX Runtime, all others run
-    anywhere.
+    A language model becomes NAME.onnx, from tokens (time, batch) and states to log-probabilities and states. A
+    translation model becomes NAME.encoder.onnx and NAME.decoder.onnx, which decodes one step. NAME.json describes
+    inputs, outputs and token ids; the tokenizers are next to it. Packed weights of up to four bits need ONNX Runtime;
+    everything else runs anywhere.
 
     Example: `g2lstm export runs/ptb-small --format onnx --out device/words.onnx`
     """
@@ -47,13 +47,13 @@ def export(
     sizes = {str(file): file.stat().st_size for file in made.files}
     if as_json:
         facts = {"difference": made.difference, "tolerance": made.tolerance, "expanded": made.expanded}
-        print(json.dumps({"files": sizes, **facts, "example": made.example}))
+        print_json({"files": sizes, **facts, "example": made.example})
         return
     width = max(map(len, sizes))
     for file, size in sizes.items():
         print(f"{file:<{width}}  {size / 1e6:9.3f} MB")
     print(
-        f"agrees with PyTorch: largest difference {made.difference:.1e} at several lengths and batches, "
-        f"{made.tolerance:.1e} is allowed"
+        f"agrees with PyTorch: largest difference {made.difference:.1e} over several lengths and batches "
+        f"({made.tolerance:.1e} is allowed)"
     )
     print(f"run it with:\n\n{made.example}")

@@ -10,15 +10,19 @@ from g2lstm.cli.options import Run
 
 def generate(
     run: Run,
-    prompt: Annotated[str, typer.Option(help="What the text begins with.")] = "",
-    tokens: Annotated[int, typer.Option(min=1, help="How many tokens to add.")] = 50,
-    temperature: Annotated[float, typer.Option(help="Below 1 bolder, above 1 wilder; 0 takes the likeliest.")] = 1.0,
-    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens only.")] = None,
-    top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens that sum to p.")] = 1.0,
-    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Makes the draw repeatable.")] = None,
-    allow_unknown: Annotated[bool, typer.Option("--allow-unknown", help="Let the model say <unk>.")] = False,
+    prompt: Annotated[str, typer.Option(help="The beginning of the text.")] = "",
+    tokens: Annotated[int, typer.Option(min=1, help="The number of tokens to add.")] = 50,
+    temperature: Annotated[
+        float, typer.Option(help="Below 1 is safer, above 1 wilder; 0 always takes the likeliest token.")
+    ] = 1.0,
+    top_k: Annotated[int | None, typer.Option(help="Draw only from the K likeliest tokens.")] = None,
+    top_p: Annotated[
+        float, typer.Option(help="Draw only from the likeliest tokens whose probabilities add up to P.")
+    ] = 1.0,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Make the draw repeatable.")] = None,
+    allow_unknown: Annotated[bool, typer.Option("--allow-unknown", help="Let the model produce <unk>.")] = False,
 ) -> None:
-    """Continues a prompt.
+    """Continue a prompt with a language model.
 
     Example: `g2lstm generate runs/ptb-small --prompt "the company said" --temperature 0.8`
     """

@@ -1,45 +1,41 @@
 """`g2lstm info`: what this installation has."""
 
-import json
 import platform
 
-import torch
-from rich.table import Table
-
 from g2lstm.cli.options import Json
-from g2lstm.cli.output import console
-from g2lstm.nn import kernel
+from g2lstm.cli.output import console, print_json, table
 from g2lstm.version import __version__
 
 
-def info(
-    as_json: Json = False,
-) -> None:
-    """Says which versions, LSTM backends and compiled kernels are here, and why one is not."""
-    facts = {
+def info(as_json: Json = False) -> None:
+    """Show the versions, LSTM backends and compiled kernels of this installation, and why one is missing."""
+    import torch
+
+    from g2lstm.nn import kernel
+
+    facts: dict[str, str | int] = {
         "g2lstm": __version__,
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "python": platform.python_version(),
         "processor": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
     }
-    backends = describe_backends()
-    kernels = {"packed weights": kernel.find().description}
+    backends, kernels = describe_backends(), {"packed weights": kernel.find().description}
     if as_json:
-        print(json.dumps({**facts, "backends": backends, "kernels": kernels}))
+        print_json({**facts, "backends": backends, "kernels": kernels})
         return
-    table = Table(show_header=False, box=None)
-    for name, value in facts.items():
-        table.add_row(name, str(value))
-    for name, value in backends.items():
-        table.add_row(f"backend {name}", value)
-    for name, value in kernels.items():
-        table.add_row(f"kernel for {name}", value)
-    console().print(table)
+    rows = [(name, str(value)) for name, value in facts.items()]
+    rows += [(f"backend {name}", text) for name, text in backends.items()]
+    rows += [(f"kernel for {name}", text) for name, text in kernels.items()]
+    console().print(table(("what", "here"), rows, left=2))
 
 
 def describe_backends() -> dict[str, str]:
-    """What each backend is here, and if the native one is not compiled, why."""
+    """What each backend is on this machine and, if the native one is not compiled, why."""
+    import torch
+
+    from g2lstm.nn import kernel
+
     found = kernel.find()
     fused = {
         "oneDNN on the CPU": torch.backends.mkldnn.is_available(),

@@ -1,4 +1,4 @@
-"""`g2lstm`: the command line. Each command stands in a file of its own; here are the errors and exit codes."""
+"""`g2lstm`: the command line. Every command has a file of its own; errors and exit codes are handled here."""
 
 import signal
 import sys
@@ -23,12 +23,12 @@ from g2lstm.cli import (
     translate,
     view,
 )
-from g2lstm.cli.preparing import preparing_shown
+from g2lstm.cli.progress import preparing_shown
 from g2lstm.errors import G2Error
 from g2lstm.version import __version__
 
 app = typer.Typer(
-    help="LSTMs whose gates learn to be 0 or 1: train them, score them, put them to use.",
+    help="LSTMs whose gates learn to be 0 or 1: train, score, compress and use them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -57,9 +57,9 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the whole traceback of an error.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Exit codes: 0 done; 2 a mistake in what was asked; 130 interrupted, state saved; 1 a bug of ours."""
@@ -70,9 +70,9 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Runs the command line; a mistake of the user's becomes one line and exit code 2.
+    """Runs the command line; a user's mistake becomes one line and exit code 2.
 
-    Termination is an interruption: what is half-written is cleaned up. Training has handlers of its own.
+    SIGTERM counts as an interrupt, so that half-written files are cleaned up. Training has its own handlers.
     """
     try:
         signal.signal(signal.SIGTERM, _interrupt)

@@ -1,10 +1,16 @@
-"""How commands show progress and tables."""
+"""How commands print: results to standard output, messages to standard error, tables the same everywhere."""
 
+import json
 import sys
+from collections.abc import Iterable, Sequence
 from functools import cache
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.markup import escape
+from rich.table import Table
+
+UNKNOWN = "-"  # stands for what was not measured
 
 
 def console() -> Console:
@@ -13,16 +19,49 @@ def console() -> Console:
 
 
 def error_console() -> Console:
-    """Standard error, where bars and messages go: standard output is for results."""
+    """Standard error, for bars and messages: standard output is for results."""
     return _console(is_error=True, is_terminal=sys.stderr.isatty())
 
 
 @cache
 def _console(is_error: bool, is_terminal: bool) -> Console:
-    """One for each stream, so that a bar that begins while another is drawn stands below it."""
+    """One per stream, so that a bar that starts while another is drawn appears below it."""
     return Console(stderr=is_error, width=None if is_terminal else 160)
 
 
-def progress_columns() -> list[ProgressColumn]:
-    """A bar with what is done, of how much, and the time left."""
-    return [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+def say(text: str) -> None:
+    """Prints a line of the result as it is."""
+    console().print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def tell(text: str) -> None:
+    """Prints a message to standard error as it is."""
+    error_console().print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def print_json(values: Any) -> None:
+    """Prints one object for machines."""
+    print(json.dumps(values))
+
+
+def table(
+    headings: Sequence[str], rows: Iterable[Sequence[str] | None], *, title: str = "", caption: str = "", left: int = 1
+) -> Table:
+    """A table of plain text.
+
+    Args:
+        headings: of the columns.
+        rows: cells from left to right; None draws a line.
+        title: above it.
+        caption: below it.
+        left: the number of columns that are left-aligned; the others hold numbers.
+    """
+    made = Table(title=escape(title) or None, caption=escape(caption) or None, title_justify="left")
+    for number, heading in enumerate(headings):
+        made.add_column(escape(heading), justify="left" if number < left else "right")
+    for row in rows:
+        if row is None:
+            made.add_section()
+        else:
+            made.add_row(*map(escape, row))
+    return made

@@ -1,4 +1,4 @@
-"""`g2lstm translate`: standard input, line by line, into another language."""
+"""`g2lstm translate`: translates standard input line by line."""
 
 import json
 import os
@@ -18,21 +18,27 @@ if TYPE_CHECKING:
 
 def translate(
     run: Run,
-    beam: Annotated[int | None, typer.Option(min=1, help="Hypotheses that are followed; 1 is greedy.")] = None,
-    length_penalty: Annotated[float | None, typer.Option(help="Scores are divided by length to this power.")] = None,
-    max_length: Annotated[int | None, typer.Option(min=1, help="Target tokens at most.")] = None,
-    max_source: Annotated[int, typer.Option(min=1, help="A line of more source tokens is an error.")] = 1000,
-    n_best: Annotated[int, typer.Option(min=1, help="How many translations of each line.")] = 1,
-    attention: Annotated[bool, typer.Option("--attention", help="Show where each target token looked.")] = False,
-    detokenize: Annotated[bool, typer.Option("--detokenize", help="Write as people do, not in tokens.")] = False,
+    beam: Annotated[
+        int | None, typer.Option(min=1, help="The number of hypotheses to follow; 1 is greedy search.")
+    ] = None,
+    length_penalty: Annotated[float | None, typer.Option(help="Divide scores by the length to this power.")] = None,
+    max_length: Annotated[int | None, typer.Option(min=1, help="The most target tokens per line.")] = None,
+    max_source: Annotated[int, typer.Option(min=1, help="Refuse a line with more source tokens than this.")] = 1000,
+    n_best: Annotated[int, typer.Option(min=1, help="The number of translations per line.")] = 1,
+    attention: Annotated[
+        bool, typer.Option("--attention", help="Show which source token each target token attended to.")
+    ] = False,
+    detokenize: Annotated[bool, typer.Option("--detokenize", help="Write plain text instead of tokens.")] = False,
     eval_gate: EvalGate = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one object a translation, each in a line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per translation, one per line.")
+    ] = False,
 ) -> None:
-    """Translates each line of standard input; the order is kept, and an empty line stays one.
+    """Translate each line of standard input, in order; an empty line stays empty.
 
-    Lines are to be tokenised as the training text was. With --n-best every line is: number, score, translation, with
-    tabs between. With --attention, indented lines follow that tell for each target token where it looked most. With
-    --json every line is one object, which has all of that, the rank among the n best, and the attention if asked for.
+    Tokenise the lines as the training text was. With --n-best, each line holds the input line's number, the score and
+    the translation, separated by tabs. With --attention, indented lines follow that show the source token each target
+    token attended to most. With --json, each line is an object that holds all of this and the rank of the translation.
 
     Example: `g2lstm translate runs/multi30k-small --beam 5 < in.de > out.en`
     """
@@ -64,7 +70,7 @@ def translate(
                 if attention:
                     print("\n".join(_alignment(translation)))
         sys.stdout.flush()
-    except BrokenPipeError:  # a reader that has had enough, such as `head`; Python must not try again at its end
+    except BrokenPipeError:  # a reader such as `head` has had enough; Python must not write again when it exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -76,14 +82,14 @@ def _standard_input() -> list[str]:
         except UnicodeDecodeError as error:
             byte = line[error.start]
             raise G2Error(
-                f"line {number} of the input is not UTF-8 text: byte 0x{byte:02x} at place {error.start + 1}; convert "
-                "it first, for example with: iconv -f latin1 -t utf-8"
+                f"line {number} of the input is not UTF-8 text: byte 0x{byte:02x} at position {error.start + 1}; "
+                "convert it first, for example with: iconv -f latin1 -t utf-8"
             ) from None
     return lines
 
 
 def _alignment(translation: "Translation") -> list[str]:
-    """For each target token the source token that it looked at most, and how much."""
+    """For each target token, the source token that it attended to most, and how much."""
     if translation.attention is None:
         return []
     width = max(len(token) for token in translation.target)

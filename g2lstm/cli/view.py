@@ -1,4 +1,4 @@
-"""`g2lstm view`: a page in the browser that shows what the gates do on a sentence."""
+"""`g2lstm view`: a web page that shows what the gates do on a sentence."""
 
 import socket
 from contextlib import suppress
@@ -8,22 +8,25 @@ from typing import Annotated
 import typer
 
 from g2lstm.cli.options import DataDir
-from g2lstm.cli.output import console, error_console
+from g2lstm.cli.output import say, tell
 from g2lstm.errors import G2Error
 
 
 def view(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories, compressed ones too.", metavar="RUN...")],
-    host: Annotated[str, typer.Option(help="Address to listen on; others can only reach it if it is not loopback.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8150,
+    runs: Annotated[list[Path], typer.Argument(help="Run directories, compressed or not.", metavar="RUN...")],
+    host: Annotated[
+        str,
+        typer.Option(
+            help="The address to listen on; other machines can reach the page only if it is not a loopback address."
+        ),
+    ] = ("127.0.0.1"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 picks a free one.")] = 8150,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Serves a page on which a sentence shows its gates: per word, layer and unit, two runs side by side.
+    """Serve a web page that shows the gates of a sentence by word, layer and unit, for up to two runs side by side.
 
-    It listens on this machine only, unless --host says otherwise. Ctrl-C ends it.
+    It listens on this machine only, unless --host says otherwise. Ctrl-C stops it.
 
     Example: `g2lstm view runs/ptb-small runs/ptb-small+small`
     """
@@ -38,7 +41,7 @@ def view(
     from g2lstm.look.runs import named_runs
     from g2lstm.view.run import ViewedRun
 
-    torch.set_num_threads(1)  # a sentence is so little work that threads which share it mostly wait for each other
+    torch.set_num_threads(1)  # a sentence is so little work that threads sharing it mostly wait for each other
 
     shown = [ViewedRun(name, directory, data_dir) for name, directory in named_runs(runs).items()]
     is_loopback = host in LOOPBACK
@@ -46,20 +49,19 @@ def view(
     app = create_app(shown, hosts=hosts, any_address=not is_loopback)
     with _listen(host, port) as listening:
         if not is_loopback:
-            error_console().print(
-                f"[bold]Anyone who can reach {host} can use this page[/]: it has no password. Without --host it is for "
-                "this machine only.",
-                highlight=False,
+            tell(
+                f"Anyone who can reach {host} can use this page: it has no password. Without --host, only this machine "
+                "can reach it."
             )
         name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         address = f"http://{f'[{name}]' if ':' in name else name}:{listening.getsockname()[1]}/"
-        console().print(f"{address}  (Ctrl-C ends it)", highlight=False, soft_wrap=True)
+        say(f"{address}  (Ctrl-C stops it)")
         if open_browser:
             typer.launch(address)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
-        with suppress(KeyboardInterrupt):  # which Ctrl-C may or may not become, depending on what it interrupts
+        with suppress(KeyboardInterrupt):  # Ctrl-C may or may not raise it, depending on what it interrupts
             server.run(sockets=[listening])
-        console().print("ended")
+        say("stopped")
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -68,7 +70,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
-        listening.listen()  # so that a visitor who is faster than the server waits
+        listening.listen()  # so that a visitor who comes before the server is ready waits
     except OSError as error:
         listening.close()
         raise G2Error(

@@ -62,7 +62,7 @@ def test_a_language_model(call, run):
         assert sum(group[key] for group in report["groups"].values()) + report["rest"][key] == size
         assert f"{size:,}" in shown
     assert report["file"]["ratio"] == report["file"]["before"] / report["file"]["after"]
-    for words in ("perplexity on test", "steps/s", "streaming, batch 1", "bits a weight", f"g2lstm eval {out}"):
+    for words in ("perplexity on test", "steps/s", "streaming, batch 1", "bits per weight", f"g2lstm eval {out}"):
         assert words in shown
     for which, key in ((run, "before"), (out, "after")):
         code, text, _ = call("eval", which, "--split", "test", "--json")
@@ -248,7 +248,7 @@ def test_a_sweep_goes_on_where_it_was_stopped(call, run, monkeypatch):
     assert len(measured) == len(set(measured))  # nothing was measured again
     code, _, messages = call("compress", run, "--sweep", "--split", "valid")
     assert code == 0
-    assert "everything is measured anew" in messages
+    assert "measuring everything again" in messages
     assert len(measured) == 2 * len(set(measured))
 
 
@@ -265,9 +265,9 @@ def test_a_sweep_of_a_translation_model(call, translation, tmp_path):
 def test_a_damaged_sweep(call, run, content):
     (run / "sweep").mkdir()
     (run / "sweep" / "sweep.json").write_text(content)
-    _refused(call, run, "delete it, and measure anew", "compress", run, "--sweep")
+    _refused(call, run, "delete it to measure again", "compress", run, "--sweep")
 
 
 def test_a_sweep_needs_what_draws(call, run, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly", None)
-    _refused(call, run, "plotly, which is not installed", "compress", run, "--sweep")
+    _refused(call, run, "plotly is not installed", "compress", run, "--sweep")

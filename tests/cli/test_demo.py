@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from g2lstm import load
 from g2lstm.cli.main import app
-from g2lstm.lab.study.forms import chance
-from g2lstm.lab.study.table import signed
+from g2lstm.lab.study.table import chance, signed
 from g2lstm.runs.directory import RunDirectory
 from tests.lab.study.toys import change_weights, of_language, write_text
 
@@ -110,7 +109,7 @@ def test_runs_that_were_moved_away_must_take_their_small_ones_along(demo, tmp_pa
     shutil.copytree(out, copied)
     shutil.rmtree(copied / "lstm")
     done = CliRunner().invoke(app, [str(copied) if word == str(out) else word for word in command])
-    assert f"{copied / 'lstm+small'} was made of another lstm than the demo would train" in str(done.exception)
+    assert f"{copied / 'lstm+small'} was made from another lstm than the demo would train" in str(done.exception)
     assert not (copied / "lstm").exists()
 
 
@@ -133,7 +132,7 @@ def test_a_compressed_run_that_is_not_its_own_is_told(demo, tmp_path, change):
         made = CliRunner().invoke(app, ["compress", str(copied / "g2"), "gates=int8", "--out", str(table.parent)])
         assert made.exit_code == 0, made.output
     done = CliRunner().invoke(app, [str(copied) if word == str(out) else word for word in command])
-    assert str(done.exception) == f"{table.parent} is not what the demo makes there; move it away"
+    assert str(done.exception) == f"{table.parent} was not made by this demo; move it away"
     if change == "weights":  # all but the report has been made anew
         assert not (copied / "report.html").exists()
 
@@ -154,7 +153,7 @@ def test_gates_of_other_weights_are_counted_anew(demo, tmp_path):
 
 
 def test_stopped_it_exits_with_130_and_goes_on_when_called_again(tmp_path, monkeypatch):
-    from g2lstm.cli.study import StudyBar
+    from g2lstm.cli.progress import StudyBar
 
     write_text(tmp_path / "data")
     command, told = options(tmp_path, tmp_path / "out"), StudyBar.on_step
@@ -167,7 +166,7 @@ def test_stopped_it_exits_with_130_and_goes_on_when_called_again(tmp_path, monke
     monkeypatch.setattr(StudyBar, "on_step", stop)
     stopped = CliRunner().invoke(app, command)
     assert stopped.exit_code == 130, stopped.output
-    assert "the same command goes on" in stopped.stderr
+    assert "the same command continues" in stopped.stderr
     monkeypatch.setattr(StudyBar, "on_step", told)
     again = CliRunner().invoke(app, command)
     assert again.exit_code == 0, again.output
@@ -177,5 +176,5 @@ def test_stopped_it_exits_with_130_and_goes_on_when_called_again(tmp_path, monke
 def test_a_file_that_is_no_report_is_not_overwritten(tmp_path):
     (tmp_path / "report.html").write_text("mine")
     done = CliRunner().invoke(app, options(tmp_path, tmp_path))
-    assert "is not a report of ours" in str(done.exception)
+    assert "is not one of our reports" in str(done.exception)
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]

@@ -147,7 +147,7 @@ def test_a_text_alone_needs_no_data(folder, run, tmp_path):
         (["g2", "--text", "cat " * 10_000], "the text has 10,000 tokens, and at most 1,000"),
         (["mt", "--text", "katze " * 10_000], "tokens, and at most 1,000"),
         (["g2", "--text", "a \udcff"], "not valid Unicode"),
-        (["g2", "mt"], "compare runs of one task"),
+        (["g2", "mt"], "compare runs of the same task"),
         (["g2", "g2"], "is given twice; give each once"),
         (["g2", "again"], "is given twice; give each once"),
         (["nothing"], "is not a run directory: it does not exist"),
@@ -183,7 +183,7 @@ def test_a_run_without_a_model(folder, run, tmp_path):
 def test_where_the_comparison_goes(folder, run, tmp_path):
     code, _, errors = run(folder / "plain", folder / "g2")
     assert code == 2
-    assert "say with --out" in errors
+    assert "choose one with --out" in errors
     (tmp_path / "file").touch()
     code, _, errors = run(folder / "g2", "--out", tmp_path / "file")
     assert code == 2

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from g2lstm.cli.train import BarObserver
+from g2lstm.cli.progress import TrainingBar
 from tests.cli.command import run
 
 TOY = [
@@ -82,7 +82,7 @@ def test_from_python(trained):
 
 
 def test_interrupt_saves_and_exits_130_and_resume_goes_on(tmp_path, monkeypatch):
-    out, on_step = tmp_path / "run", BarObserver.on_step
+    out, on_step = tmp_path / "run", TrainingBar.on_step
 
     def interrupt(self, progress, share, values):
         on_step(self, progress, share, values)
@@ -90,7 +90,7 @@ def test_interrupt_saves_and_exits_130_and_resume_goes_on(tmp_path, monkeypatch)
             os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(BarObserver, "on_step", interrupt)
+        patch.setattr(TrainingBar, "on_step", interrupt)
         stopped = run("train", "embedded", *TOY, "--out", out)
     assert stopped.returncode == 130, stopped.stderr
     assert "--resume" in stopped.stderr

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from g2lstm.cli import output, progress, study
+from g2lstm.cli import output, progress
 
 
 def test_a_stream_has_one_console():
@@ -16,9 +16,8 @@ def test_a_stream_has_one_console():
 def test_a_bar_below_another(monkeypatch):
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=80)
-    for module in (progress, study):
-        monkeypatch.setattr(module, "error_console", lambda: console)
-    outer = study.study_bar()
+    monkeypatch.setattr(progress, "error_console", lambda: console)
+    outer = progress.study_progress()
     outer.live.auto_refresh = False
     outer.start()
     outer.add_task("run 1 of 3", total=10, rate="", perplexity="")

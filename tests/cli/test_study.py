@@ -10,11 +10,11 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
+from g2lstm.cli import progress as bars
 from g2lstm.cli import study
 from g2lstm.cli.main import app
-from g2lstm.cli.study import StudyBar, duration
-from g2lstm.lab.study.table import Cell
-from g2lstm.lab.study.table import Table as Found
+from g2lstm.cli.progress import StudyBar, duration
+from g2lstm.lab.study.table import Cell, StudyTable
 from tests.lab.study.toys import change_weights, of_language, of_translation, write_pairs, write_text
 
 
@@ -127,7 +127,7 @@ def test_in_a_terminal_and_as_markdown(folder):
 def test_where_the_terminal_is_narrow_the_table_is_turned(monkeypatch, capsys):
     cells = tuple(Cell((1.0,), "+1.00 ± 0.10") for _ in range(6))
     rows = (("LSTM", cells), ("  paper", cells), ("G²", cells))
-    table = Found("A table", tuple(f"column {k}" for k in range(6)), rows, (), ("A note.",), {})
+    table = StudyTable("A table", tuple(f"column {k}" for k in range(6)), rows, (), ("A note.",), {})
 
     def lines(width):
         monkeypatch.setattr(study, "console", lambda: Console(width=width))
@@ -165,7 +165,7 @@ def test_a_dry_run_lists_and_does_nothing(folder, monkeypatch):
     facts = json.loads(invoke(folder, "table3", "--dry-run", "--json", out="nowhere").stdout)
     assert {run["seconds_left"] for run in facts["runs"]} == {None}, "nothing is known of this text"
     shown = " ".join(invoke(folder, "table3", "--dry-run", out="nowhere").stdout.split())
-    assert "In all about 0 s and 3 runs on text that nothing is known of." in shown
+    assert "About 0 s in all, plus 3 runs on a text of unknown size." in shown
 
 
 def test_stopped_it_exits_with_130_and_goes_on_when_called_again(folder, monkeypatch):
@@ -179,7 +179,7 @@ def test_stopped_it_exits_with_130_and_goes_on_when_called_again(folder, monkeyp
     monkeypatch.setattr(StudyBar, "on_step", stop)
     stopped = invoke(folder, "table3", "--only", "*gumbel*", out="stopped")
     assert stopped.exit_code == 130, stopped.output
-    assert "the same command goes on" in stopped.stderr
+    assert "the same command continues" in stopped.stderr
     monkeypatch.setattr(StudyBar, "on_step", told)
     done = invoke(folder, "table3", "--only", "*gumbel*", "--json", out="stopped")
     assert "continuing from step 2" in done.stderr
@@ -195,7 +195,7 @@ def test_a_run_of_another_recipe_is_left_out_where_others_are_asked_for(folder):
     assert done.exit_code == 0, done.output + str(done.exception)
     found = json.loads(done.stdout)
     assert list(found["tables"][0]["signatures"]) == ["ptb-small-sigmoid-seed1"]
-    (note,) = (note for note in found["tables"][0]["notes"] if "is left out" in note)
+    (note,) = (note for note in found["tables"][0]["notes"] if "seed1 is left out" in note)
     assert note.startswith("ptb-small-gumbel-seed1 is left out: ")
     assert "train.clip is 0.125 there" in note
     assert "of another recipe" in str(invoke(folder, "table3", out="other").exception)
@@ -216,12 +216,11 @@ def test_what_fails_is_told_after_the_table_and_exits_with_2(folder):
     ("arguments", "message"),
     [
         (["study", "table9"], "no study 'table9'"),
-        (["study", "table1", "--scale", "tiny"], "one of small, paper"),
         (["study", "table5"], "use --scale paper"),
-        (["study", "figures", "--seeds", "2"], "leave --seeds out"),
+        (["study", "figures", "--seeds", "2"], "leave out --seeds"),
         (["study", "table1", "--only", "x"], "no run of table1 is called x"),
         (["study", "table1", "--set", "model.hiden=3", "--dry-run"], "did you mean model.hidden?"),
-        (["study", "table1", "--set", "train.finetune_from=x"], "a study knows itself which run starts from which"),
+        (["study", "table1", "--set", "train.finetune_from=x"], "a study decides which run starts from which"),
     ],
 )
 def test_mistakes_are_one_clear_error(arguments, message):
@@ -246,10 +245,10 @@ def test_the_time_left_is_the_estimate_corrected_by_how_it_did_so_far(monkeypatc
     from g2lstm.training.progress import TrainingProgress
 
     now = [0.0]
-    monkeypatch.setattr(study, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    first = SimpleNamespace(stages={"training": 1000.0, "test-soft": 100.0}, plan=SimpleNamespace(name="one"))
-    second = SimpleNamespace(stages={"training": 1000.0}, plan=SimpleNamespace(name="two"))
-    columns = study.study_bar().columns
+    monkeypatch.setattr(bars, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    first = SimpleNamespace(stages={"training": 1000.0, "test-soft": 100.0}, run=SimpleNamespace(name="one"))
+    second = SimpleNamespace(stages={"training": 1000.0}, run=SimpleNamespace(name="two"))
+    columns = bars.study_progress().columns
     text = io.StringIO()
     shown = StudyBar(Progress(*columns, console=Console(file=text, width=200)), [first, second])
     shown.on_stage(0, first, "training")

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from g2lstm.cli.main import main
-from g2lstm.cli.train import BarObserver
+from g2lstm.cli.progress import TrainingBar
 from tests.cli.command import run
 
 NOUNS = {"die frau": "the woman", "der mann": "the man", "das kind": "the child", "der hund": "the dog"}
@@ -43,7 +43,7 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     sets = [*TOY, f"data.path={write_pairs(folder / 'pairs')}"]
     command = ["train", "embedded-mt", *(word for each in sets for word in ("--set", each)), "--out", folder / "toy"]
-    on_validation = BarObserver.on_validation
+    on_validation = TrainingBar.on_validation
 
     def interrupt(self, progress, validation, is_best):
         on_validation(self, progress, validation, is_best)
@@ -52,11 +52,11 @@ def trained(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("G2LSTM_CACHE", str(folder / "cache"))
-        patch.setattr(BarObserver, "on_validation", interrupt)
+        patch.setattr(TrainingBar, "on_validation", interrupt)
         stopped = run(*command)
         assert stopped.returncode == 130
         assert "--resume" in stopped.stderr
-        patch.setattr(BarObserver, "on_validation", on_validation)
+        patch.setattr(TrainingBar, "on_validation", on_validation)
         done = run(*command, "--resume")
         assert done.returncode == 0, done.stderr
         assert "continuing from step" in done.stderr
@@ -170,8 +170,8 @@ def own(folder, *more):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("train.en", b"a house\n" * 49, "50 lines and"),
-        ("train.en", b"", "is empty"),
+        ("train.en", b"a house\n" * 49, "has 50 lines, but"),
+        ("train.en", b"", "contains no text"),
         ("train.de", b"gr\xfc\xdfe\n" * 50, "is not UTF-8 text: byte 0xfc"),
         ("valid.de", None, "lacks valid.de"),
     ],
@@ -201,7 +201,7 @@ def test_unknown_pair(folder):
 def test_bad_input_of_translate(trained):
     done = run("translate", trained, standard_input=b"gut\ngr\xfc\xdfe\n")
     assert done.returncode == 2
-    assert "line 2 of the input is not UTF-8 text: byte 0xfc at place 3" in done.stderr
+    assert "line 2 of the input is not UTF-8 text: byte 0xfc at position 3" in done.stderr
     long = run("translate", trained, standard_input="die frau\n" + "die " * 1200 + "\n")
     assert long.returncode == 2
     assert "line 2 has 1200 tokens" in long.stderr

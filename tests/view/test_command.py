@@ -83,4 +83,4 @@ def test_it_serves_until_it_is_interrupted(paths):
         process.send_signal(signal.SIGINT)
         out, messages = process.communicate(timeout=60)
     assert process.returncode == 0, messages
-    assert (out, messages) == ("ended\n", "")
+    assert (out, messages) == ("stopped\n", "")

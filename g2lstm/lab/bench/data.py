@@ -1,21 +1,20 @@
-"""`g2lstm bench data`: time and memory of preparing synthetic texts of any size and of training on them."""
+"""`g2lstm bench data`: time and memory of preparing synthetic texts of any size, and of training on them."""
 
 import json
-import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
-from threading import Event, Thread
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
+import psutil
 import torch
 
 from g2lstm.errors import G2Error
-from g2lstm.lab.bench.corpora import PAIR_WORDS, TEXT_WORDS, write_text
-from g2lstm.lab.bench.measure import peak_memory
+from g2lstm.lab.bench.measure import Field, MemoryWatch, Row, peak_memory
 from g2lstm.tasks.lm.recipe import LmRecipe
 from g2lstm.tasks.lm.training import LanguageModelLearner
 from g2lstm.tasks.mt.recipe import MtRecipe
@@ -24,38 +23,38 @@ from g2lstm.tasks.registry import LM, MT
 from g2lstm.text.corpus import prepare_stream, prepare_tokenizer
 from g2lstm.text.pairs import PairCorpus, PairFiles, prepare_pairs, prepare_tokenizers
 
-_BYTES_PER_WORD = 12  # on the disk, prepared files included, with room to spare
+FIELDS = (
+    Field("task", "task"),
+    Field("size", "tokens or pairs", ","),
+    Field("tokens", "tokens", ","),  # with <eos>; both sides of pairs
+    Field("text_megabytes", "text MB", ".0f"),
+    Field("prepare_seconds", "prepare s", ".0f"),
+    Field("prepare_tokens_per_second", "tokens/s", ",.0f"),
+    Field("prepare_megabytes", "peak MB", ".0f"),  # how much the process grew
+    Field("workers_megabytes", "workers' peak MB", ".0f"),  # all other processes together
+    Field("train_steps"),
+    Field("train_tokens_per_second", "train tokens/s", ",.0f"),
+    Field("train_megabytes", "peak MB", ".0f"),
+)
+VOCABULARY = 50_000
+TEXT_WORDS, PAIR_WORDS = 24, 12  # in a line of a text, or of a pair's side, on average
+_LINES_AT_ONCE = 10_000
+_BYTES_PER_WORD = 12  # on disk, with the prepared files and some room to spare
 _MODEL = {"embedding": 32, "hidden": 32, "layers": 1}
 _WORDS_KEPT, _SUBWORDS = 5000, 8000
 _WARM_UP = "warm-up"
 
 
-class Row(NamedTuple):
-    """One line of the table. Memory is None where the system does not tell."""
-
-    task: str  # "lm" or "mt"
-    size: int  # tokens of a text, or pairs
-    tokens: int  # with <eos>, of both sides of pairs
-    text_megabytes: float
-    prepare_seconds: float
-    prepare_tokens_per_second: float
-    prepare_megabytes: float | None  # by which the process grew
-    workers_megabytes: float | None  # of all other processes that took part, together
-    train_steps: int
-    train_tokens_per_second: float
-    train_megabytes: float | None  # by which a process of its own grew
-
-
 def measure(task: str, size: int, steps: int = 300, workers: int | None = None) -> Row:
-    """Writes a text, prepares it, and trains a small model on windows or batches across the whole of it.
+    """Writes a text, prepares it, and trains a small model on windows or batches spread over all of it.
 
-    Preparing and training each run in a process of their own, which does both on a tiny text first.
+    Preparing and training each run in a process of their own, which first does the same with a tiny text.
 
     Args:
         task: "lm" for a text with a vocabulary of words, "mt" for pairs with byte-pair encoding.
-        size: tokens of the text, or pairs.
-        steps: of training.
-        workers: processes that prepare; as many as there are cores if absent.
+        size: the number of tokens or pairs.
+        steps: the number of training updates.
+        workers: processes that prepare the text; by default one per core.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -66,49 +65,81 @@ def measure(task: str, size: int, steps: int = 300, workers: int | None = None) 
             write_text(folder / f"train.{side}", lines, words, seed)
             write_text(folder / f"{_WARM_UP}.{side}", 50, words, seed)
         bytes_of_text = sum((folder / f"train.{side}").stat().st_size for side in sides)
-        found: list[tuple[dict[str, float], float | None]] = []
+        found: list[tuple[dict[str, float], float]] = []
         for stage in (_prepare, _train):
             arguments = (folder, task, steps, workers)
             peak = peak_memory(_run, (stage, _WARM_UP, folder, task, 2, 1), (stage, "train", *arguments))
             found.append((json.loads((folder / "found.json").read_text()), peak))
         (prepared, prepare_peak), (trained, train_peak) = found
-    return Row(
-        task,
-        size,
-        int(prepared["tokens"]),
-        bytes_of_text / 2**20,
-        prepared["seconds"],
-        prepared["tokens"] / prepared["seconds"],
-        prepare_peak,
-        None if prepare_peak is None else prepared["workers"],
-        steps,
-        trained["tokens"] / trained["seconds"],
-        train_peak,
-    )
+    return {
+        "task": task,
+        "size": size,
+        "tokens": int(prepared["tokens"]),
+        "text_megabytes": bytes_of_text / 2**20,
+        "prepare_seconds": prepared["seconds"],
+        "prepare_tokens_per_second": prepared["tokens"] / prepared["seconds"],
+        "prepare_megabytes": prepare_peak,
+        "workers_megabytes": prepared["workers"],
+        "train_steps": steps,
+        "train_tokens_per_second": trained["tokens"] / trained["seconds"],
+        "train_megabytes": train_peak,
+    }
+
+
+def write_text(path: Path, lines: int, words: int, seed: int = 0) -> None:
+    """Writes lines of random words; the word of rank r has a probability proportional to 1 / r, after Zipf.
+
+    Args:
+        path: the file.
+        lines: the number of lines.
+        words: the mean number of words per line; every line has at least half as many.
+        seed: of the words that are drawn.
+    """
+    generator = np.random.default_rng(seed)
+    vocabulary = np.array([_word(rank) for rank in range(VOCABULARY)])
+    shares = np.cumsum(1 / np.arange(1, VOCABULARY + 1))
+    with path.open("w", encoding="utf-8") as file:
+        for start in range(0, lines, _LINES_AT_ONCE):
+            lengths = generator.integers(words // 2, words + words // 2 + 1, min(_LINES_AT_ONCE, lines - start))
+            drawn = vocabulary[np.searchsorted(shares, generator.random(lengths.sum()) * shares[-1])].tolist()
+            bounds = pairwise([0, *np.cumsum(lengths).tolist()])
+            file.writelines(" ".join(drawn[first:last]) + "\n" for first, last in bounds)
+
+
+def _word(rank: int) -> str:
+    """A word of syllables; as in languages, frequent words are short."""
+    syllables = ""
+    number = rank + 1
+    while number:
+        number, syllable = divmod(number, 60)
+        syllables += "bdfgklmnprst"[syllable // 5] + "aeiou"[syllable % 5]
+    return syllables
 
 
 def _check_room(folder: Path, words: int) -> None:
     needed, free = words * _BYTES_PER_WORD / 1e9, shutil.disk_usage(folder).free / 1e9
     if needed > free:
         raise G2Error(
-            f"this needs {needed:.1f} GB of disk in {folder.parent}, and {free:.1f} are free; set TMPDIR to "
-            "a folder with more room, or measure less"
+            f"this needs {needed:.1f} GB of disk space in {folder.parent}, and only {free:.1f} GB are free; set TMPDIR "
+            "to a folder with more room, or measure less"
         )
 
 
 def _run(
     stage: Callable[..., dict[str, float]], text: str, folder: Path, task: str, steps: int, workers: int | None
 ) -> None:
-    """Runs one stage, and leaves what it found in a file."""
+    """Runs one stage and writes what it found to a file."""
     (folder / "found.json").write_text(json.dumps(stage(text, folder, task, steps, workers)))
 
 
 def _prepare(text: str, folder: Path, task: str, steps: int, workers: int | None) -> dict[str, float]:
-    with _Children() as children:
+    process = psutil.Process()
+    others = process.children(recursive=True)  # processes that are there for another reason
+    with MemoryWatch(lambda: [each for each in process.children(recursive=True) if each not in others], 0.1) as watch:
         start = time.perf_counter()
         _, streams = _prepared(text, folder, task, workers)
         seconds = time.perf_counter() - start
-    return {"tokens": sum(map(len, streams)), "seconds": seconds, "workers": children.peak / 2**20}
+    return {"tokens": sum(map(len, streams)), "seconds": seconds, "workers": watch.peak / 2**20}
 
 
 def _prepared(text: str, folder: Path, task: str, workers: int | None) -> tuple[Any, Any]:
@@ -139,7 +170,7 @@ def _train(text: str, folder: Path, task: str, steps: int, workers: int | None) 
 
 
 def _language_task(text: str, folder: Path, workers: int | None) -> tuple[Any, Callable[[float], None]]:
-    """A small language model's task, and what sends it to a place in the text, from 0 to 1."""
+    """A small language model's task, and a function that moves it to a place in the text, from 0 to 1."""
     (tokenizer,), (stream,) = _prepared(text, folder, "lm", workers)
     train = {"epochs": 1, "batch_size": 8, "bptt": 35}
     recipe = LmRecipe.model_validate({"task": "lm", "data": {"path": "."}, "model": _MODEL, "train": train})
@@ -152,7 +183,7 @@ def _language_task(text: str, folder: Path, workers: int | None) -> tuple[Any, C
 
 
 def _translation_task(text: str, folder: Path, workers: int | None) -> tuple[Any, Callable[[float], None]]:
-    """A small translation model's task, and what sends it to a place in the epoch, from 0 to 1."""
+    """A small translation model's task, and a function that moves it to a place in the epoch, from 0 to 1."""
     tokenizers, streams = _prepared(text, folder, "mt", workers)
     data = {"path": ".", "source": "de", "target": "en"}
     train = {"epochs": 1, "batch_size": 16}
@@ -165,41 +196,3 @@ def _translation_task(text: str, folder: Path, workers: int | None) -> tuple[Any
         task.index = int(place * len(task.plan))
 
     return task, go_to
-
-
-class _Children(Thread):
-    """Watches the memory of the processes that this one starts, while it is entered.
-
-    Attributes:
-        peak: the most bytes that they had resident together, looked at ten times a second.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.peak = 0
-        self._before = set(_resident_bytes_of_children())  # the processes that others have started
-        self._is_over = Event()
-
-    def __enter__(self) -> "_Children":
-        self.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._is_over.set()
-        self.join()
-
-    def run(self) -> None:
-        while not self._is_over.wait(0.1):
-            found = _resident_bytes_of_children().items()
-            self.peak = max(self.peak, sum(size for process, size in found if process not in self._before))
-
-
-def _resident_bytes_of_children() -> dict[str, int]:
-    """By the number of each process."""
-    found = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, IndexError):  # it has just ended
-            fields = status.read_text().rsplit(")", 1)[1].split()
-            if int(fields[1]) == os.getpid():
-                found[status.parent.name] = int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
-    return found

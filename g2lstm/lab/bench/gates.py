@@ -1,16 +1,14 @@
-"""`g2lstm bench gates`: what recording gates costs beside a pass that returns them, in time and in memory."""
+"""`g2lstm bench gates`: the time and memory that recording gates costs, against a pass that only returns them."""
 
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
-from g2lstm.lab.bench.measure import interleaved, median_ratio, peak_memory
+from g2lstm.lab.bench.measure import Field, Report, Show, interleaved, peak_memory, silent, timings
 from g2lstm.look.statistics import GateStatistics
 from g2lstm.nn.record import record_gates
 from g2lstm.runs.directory import RunDirectory
@@ -23,33 +21,10 @@ from g2lstm.text.corpus import prepare_tokenizer
 from g2lstm.text.registry import lm_files
 
 ALONE, RETURNED, RECORDED = "no gates", "gates returned", "gates recorded"
-CONTESTANTS = (ALONE, RETURNED, RECORDED)
+CANDIDATES = (ALONE, RETURNED, RECORDED)
 RECIPE = "ptb-small"
 SPLIT = "train"
 _SAMPLES = {"windows": 60, "pairs": 500}  # several batches; the embedded text has ten times as many
-
-
-class Time(NamedTuple):
-    """How long a pass takes."""
-
-    name: str
-    milliseconds: float
-    ratio: float  # to the pass with gates returned
-
-
-class Memory(NamedTuple):
-    """How far memory rises while gates are recorded."""
-
-    samples: int
-    tokens: int  # of the first layer
-    megabytes: float | None
-
-
-class Found(NamedTuple):
-    """What was measured."""
-
-    times: list[Time]
-    memory: list[Memory]  # of the samples whose time was measured, and of ten times as many
 
 
 def measure(
@@ -58,43 +33,51 @@ def measure(
     rounds: int = 7,
     data_dir: Path | None = None,
     recipe: str = RECIPE,
-) -> Found:
-    """Reads some of a run's training data three ways, in turn; and records as much, and ten times as much, for memory.
+    show: Show = silent,
+) -> tuple[Report, Report]:
+    """Reads part of a run's training data in three ways; then records as much, and ten times as much, for memory.
 
     Args:
-        run: a run directory; else a model of the recipe's size with random weights, on the embedded text.
-        samples: windows of text or sentence pairs; fewer where there are not as many.
-        rounds: at least so many.
-        data_dir: where named data sets are.
-        recipe: of the random model.
+        run: a run directory; without one, a model of the recipe's size with random weights reads the embedded text.
+        samples: the number of text windows or sentence pairs; fewer if there are fewer.
+        rounds: the minimum number of interleaved rounds.
+        data_dir: a folder that holds the named data sets.
+        recipe: the recipe of the random model.
+        show: called with the progress.
     """
     with _trained(run, recipe) as path:
         trained = load(path)
         data = trained.passes(SPLIT, data_dir)
         count = samples or _SAMPLES[data.unit]
-        jobs: dict[str, Callable[[], object]] = {
-            name: partial(read, trained, data, count, name) for name in CONTESTANTS
-        }
-        seconds = interleaved(jobs, rounds)
+        jobs: dict[str, Callable[[], object]] = {name: partial(read, trained, data, count, name) for name in CANDIDATES}
+        seconds = interleaved(jobs, rounds, show=show)
         times = [
-            Time(name, 1e3 * statistics.median(each), median_ratio(each, seconds[RETURNED]))
-            for name, each in seconds.items()
+            {"name": name, "milliseconds": 1e3 * timing.seconds, "ratio": timing.ratio}
+            for name, timing in timings(seconds, RETURNED).items()
         ]
         memory = []
         for many in (count, 10 * count):
             peak = peak_memory(load_and_record, (path, count, data_dir), (path, many, data_dir))
-            memory.append(Memory(*read(trained, data, many, RECORDED), peak))
-    return Found(times, memory)
+            read_samples, tokens = read(trained, data, many, RECORDED)
+            memory.append({"samples": read_samples, "tokens": tokens, "megabytes": peak})
+    what = f"a random model of {RECIPE}'s size" if run is None else str(run)
+    title = f"{what}, {SPLIT}, {memory[0]['samples']:,} samples, {torch.get_num_threads()} threads"
+    ratio = Field("ratio", f"ratio to {RETURNED!r}", ".3f")
+    peaks = (Field("samples", "samples", ","), Field("tokens", "tokens", ","), Field("megabytes", "peak MB", ".0f"))
+    return (
+        Report(title, (Field("name", "pass"), Field("milliseconds", "ms", ".0f"), ratio), times, key="times"),
+        Report("memory above the start, recorded in a fresh process", peaks, memory, key="memory"),
+    )
 
 
 def read(trained: Trained, data: Passes, samples: int, name: str) -> tuple[int, int]:
-    """One pass of one contestant: how many samples it read, and how many tokens its first layer counted.
+    """One pass: the number of samples that it read, and of the tokens whose gates the first layer counted.
 
     Args:
         trained: the model.
         data: the split.
-        samples: at most.
-        name: of `CONTESTANTS`.
+        samples: the most to read.
+        name: one of `CANDIDATES`.
     """
     model, passes = trained.model, data.read(samples, 0)
     with in_mode(model):
@@ -113,14 +96,14 @@ def read(trained: Trained, data: Passes, samples: int, name: str) -> tuple[int, 
 
 
 def load_and_record(path: Path, samples: int, data_dir: Path | None) -> None:
-    """The whole of it, for the measurement of memory."""
+    """Everything that recording takes, whose memory is measured."""
     trained = load(path)
     read(trained, trained.passes(SPLIT, data_dir), samples, RECORDED)
 
 
 @contextmanager
 def _trained(run: Path | None, recipe_name: str) -> Iterator[Path]:
-    """The run, or one with random weights, which is gone afterwards."""
+    """The run, or a temporary one with random weights."""
     if run is not None:
         yield run
         return

@@ -1,21 +1,29 @@
-"""`g2lstm bench infer`: one step of a stack of LSTM layers at batch 1, ours against the ways that others have."""
+"""`g2lstm bench infer`: LSTM layers step by step at batch 1 against other runtimes, and what a trained run gains."""
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from g2lstm.compression.model import compress, encoded_matrices
 from g2lstm.compression.spec import PRESETS
 from g2lstm.compression.stream import stream
 from g2lstm.errors import G2Error
 from g2lstm.lab.bench import peers
-from g2lstm.lab.bench.measure import median_ratio
+from g2lstm.lab.bench.measure import Field, Report, Row, Show, Timing, interleaved, silent, timings
 from g2lstm.lab.bench.peers import Runner, Vectors
+from g2lstm.nn.mode import lstms
+from g2lstm.runs.trained import load_as
+from g2lstm.tasks.lm.evaluate import score
+from g2lstm.tasks.lm.trained import TrainedLanguageModel
+from g2lstm.tasks.mt.translate import translate
+from g2lstm.tasks.registry import LM, MT
 
 PEERS = {
     "torch.nn.LSTM float32": peers.torch_float32,
@@ -29,72 +37,152 @@ OURS = {
     "ours, five levels and int8": "gates=round:0.2,clip:0.4; cell=int8",
     "ours, small": PRESETS["small"],
 }
+CANDIDATES = (*PEERS, *OURS)
+TOKENS = 20_000  # that a language model predicts
+BEAM = 5
+_SINGLY = 100  # sentences to translate one at a time, which is slow
 _INPUTS = 64
-_PAUSE = 0.05  # seconds: the threads of the one before wait for work in a loop for some time, and would take a core
-_BURST = 0.05  # seconds that a contestant runs in each round
+_PAUSE = 0.05  # seconds: the last candidate's threads keep a core busy for a while, waiting for work
+_BURST = 0.05  # seconds that a candidate runs in each round
+_TIME = (Field("microseconds", "µs per step", ",.1f"), Field("ratio", "ratio to the fastest peer", ".2f"))
 
 
 class Stack(NamedTuple):
-    """How wide the input is, how wide each layer, and how many layers there are."""
+    """The width of the input, the width of each layer, and the number of layers."""
 
     inputs: int
     hidden: int
     layers: int
 
     def __str__(self) -> str:
-        """As tables have it."""
+        """As tables show it."""
         first = "" if self.inputs == self.hidden else f"{self.inputs}→"
         return f"{first}{self.hidden}×{self.layers}"
 
 
 STACKS = (Stack(400, 1150, 3), Stack(650, 650, 2), Stack(256, 256, 2))
-CONTESTANTS = (*PEERS, *OURS)
 
 
-class Row(NamedTuple):
-    """One line of the table."""
-
-    stack: str
-    name: str
-    microseconds: float | None  # a step; the median of the rounds
-    ratio: float | None  # to the fastest peer, of the same rounds
-    stored_bytes: int | None  # of the weights in a file, of ours
-    missing: str  # why it was not measured
-
-
-def measure(
-    rounds: int = 15, stacks: tuple[Stack, ...] = STACKS, advance: Callable[[], None] = lambda: None
-) -> Iterator[Row]:
-    """Yields the lines of a stack when it has been measured.
-
-    All run in this process, one after the other in each round, with a pause before each in which the threads of the
-    one before fall asleep, and some steps that are not counted.
-
-    Args:
-        rounds: of each stack.
-        stacks: to be measured.
-        advance: called after each round.
-    """
-    for stack in stacks:
+def measure_stacks(rounds: int = 15, stacks: Sequence[Stack] = STACKS, show: Show = silent) -> Report:
+    """One step of stacks of LSTM layers with random weights."""
+    rows = []
+    for number, stack in enumerate(stacks):
+        show("stacks", number, len(stacks))
         lstm, inputs = make_stack(stack)
         runners: dict[str, Runner] = {}
         sizes: dict[str, int] = {}
         missing: dict[str, str] = {}
-        for name, peer in PEERS.items():
+        for name in CANDIDATES:
             try:
-                runners[name] = peer(lstm, inputs)
+                runners[name], sizes[name] = make_candidate(name, lstm, inputs)
             except G2Error as why:
                 missing[name] = f"not available: {why}"
-        for name, spec in OURS.items():
-            runners[name], sizes[name] = make_ours(lstm, spec, inputs)
-        seconds = bursts(runners, rounds, advance)
-        fastest = min((name for name in PEERS if name in seconds), key=lambda name: statistics.median(seconds[name]))
-        for name in CONTESTANTS:
-            if name in missing:
-                yield Row(str(stack), name, None, None, None, missing[name])
-            else:
-                median = statistics.median(seconds[name]) * 1e6
-                yield Row(str(stack), name, median, median_ratio(seconds[name], seconds[fastest]), sizes.get(name), "")
+        found = time_runners(runners, rounds, show)
+        for name in CANDIDATES:
+            stored = sizes[name] if name in OURS else None
+            rows.append(
+                {
+                    "stack": str(stack),
+                    "name": name,
+                    **_timed(found.get(name)),
+                    "stored_bytes": stored,
+                    "missing": missing.get(name, ""),
+                }
+            )
+    title = f"one step, batch 1, {torch.get_num_threads()} threads, median of {rounds} rounds"
+    fields = (
+        Field("stack", "stack"),
+        Field("name", "candidate"),
+        *_TIME,
+        Field("stored_bytes", "bytes in a file", ","),
+    )
+    return Report(title, (*fields, Field("missing")), rows, _missing(rows))
+
+
+def measure_language(
+    run: Path,
+    rounds: int = 15,
+    data_dir: Path | None = None,
+    split: str = "test",
+    tokens: int = TOKENS,
+    show: Show = silent,
+) -> Report:
+    """Size, speed and quality of a language model's LSTM layers in every runtime.
+
+    Each candidate reads the same text, a token at a time, with the model's own embedding and softmax. It is then
+    timed, layer by layer, on what it read.
+
+    Args:
+        run: a run of a language model that is not compressed.
+        rounds: how often each candidate is timed.
+        data_dir: a folder that holds the named data sets.
+        split: of the data that the model was trained on.
+        tokens: the number of tokens to predict, from the split's start; fewer if it has fewer.
+        show: called with the progress.
+    """
+    trained = load_as(LM, run)
+    if trained.run.compression is not None:
+        raise G2Error(f"{run} is already compressed; use the run that it was made from")
+    text = torch.from_numpy(trained.split(split, data_dir).read(0, tokens + 1))
+    plain = [layer.to_lstm().eval().requires_grad_(False) for layer in lstms(trained.model)]
+    embedded = trained.model.embedding(text[:-1]).detach().numpy()
+    runners: dict[str, Runner] = {}
+    rows: list[Row] = []
+    for number, name in enumerate(CANDIDATES):
+        show("reading", number, len(CANDIDATES))
+        row: Row = {"name": name, "megabytes": None, **_timed(None), "perplexity": None, "tokens": len(text) - 1}
+        try:
+            runners[name], features, size = _read(name, plain, embedded)
+            row |= {"megabytes": size / 1e6, "perplexity": _perplexity(trained, features, text[1:]), "missing": ""}
+        except G2Error as why:
+            row["missing"] = f"not available: {why}"
+        rows.append(row)
+    found = time_runners(runners, rounds, show)
+    rows = [row | _timed(found.get(row["name"])) for row in rows]
+    threads = torch.get_num_threads()
+    title = f"LSTM layers of {run}, batch 1, {threads} threads, {len(text) - 1:,} tokens of {split}"
+    quality = (Field("perplexity", "perplexity", ".2f"), Field("tokens"), Field("missing"))
+    size_field = Field("megabytes", "MB of weights", ".2f")
+    return Report(title, (Field("name", "candidate"), size_field, *_TIME, *quality), rows, _missing(rows))
+
+
+def measure_translation(
+    run: Path, rounds: int = 5, data_dir: Path | None = None, split: str = "test", show: Show = silent
+) -> Report:
+    """How many sentences per second a trained model translates.
+
+    Args:
+        run: a run of a translation model.
+        rounds: how often each search is timed.
+        data_dir: a folder that holds the named data sets.
+        split: of the data that the model was trained on.
+        show: called with the progress.
+    """
+    trained = load_as(MT, run)
+    sources, _ = trained.split(split, data_dir)
+    encoded = trained.source.encode_lines(sources)
+    searches = {
+        f"beam {BEAM}": (encoded, BEAM, 64),
+        "greedy": (encoded, 1, 64),
+        f"beam {BEAM}, one sentence at a time": (encoded[:_SINGLY], BEAM, 1),
+    }
+    search = partial(translate, trained.model, source_eos=trained.source.eos_id, target_eos=trained.target.eos_id)
+    jobs = {
+        name: partial(search, sentences, beam=beam, batch_size=batch_size)
+        for name, (sentences, beam, batch_size) in searches.items()
+    }
+    rows = []
+    for name, times in interleaved(jobs, rounds, show=show).items():
+        count, seconds = len(searches[name][0]), statistics.median(times)
+        rows.append({"name": name, "sentences": count, "seconds": seconds, "sentences_per_second": count / seconds})
+    fields = (
+        Field("name", "search"),
+        Field("sentences", "sentences", ","),
+        Field("seconds", "seconds", ".2f"),
+        Field("sentences_per_second", "sentences/s", ".0f"),
+    )
+    threads = torch.get_num_threads()
+    return Report(f"{run}, {split}, {threads} threads, median of at least {rounds} rounds", fields, rows)
 
 
 def make_stack(stack: Stack) -> tuple[nn.LSTM, Vectors]:
@@ -106,8 +194,13 @@ def make_stack(stack: Stack) -> tuple[nn.LSTM, Vectors]:
     return lstm, torch.randn(_INPUTS, stack.inputs, generator=generator).numpy()
 
 
-def make_ours(lstm: nn.LSTM, spec: str | None, inputs: Vectors) -> tuple[Runner, int]:
-    """A session of a stack, compressed or not, and how many bytes its weights take in a file."""
+def make_candidate(name: str, lstm: nn.LSTM, inputs: Vectors) -> tuple[Runner, int]:
+    """What runs a stack, and the bytes of its weights; a peer's int8 weights take a byte each, with float32 biases."""
+    if name in PEERS:
+        weights = sum(parameter.numel() for parameter in lstm.parameters() if parameter.dim() > 1)
+        biases = sum(parameter.numel() for parameter in lstm.parameters()) - weights
+        return PEERS[name](lstm, inputs), weights * (1 if "int8" in name else 4) + biases * 4
+    spec = OURS[name]
     model = lstm if spec is None else compress(lstm, spec)
     matrices = encoded_matrices(model)
     stored = sum(matrix.stored_bytes for matrix in matrices.values()) + 4 * sum(p.numel() for p in model.parameters())
@@ -123,10 +216,12 @@ def make_ours(lstm: nn.LSTM, spec: str | None, inputs: Vectors) -> tuple[Runner,
     return run, stored
 
 
-def bursts(
-    runners: dict[str, Runner], rounds: int, advance: Callable[[], None] = lambda: None
-) -> dict[str, list[float]]:
-    """Seconds of a step of each in each round."""
+def time_runners(runners: dict[str, Runner], rounds: int, show: Show = silent) -> dict[str, Timing]:
+    """Seconds per step, and the ratio to the fastest peer.
+
+    All candidates run in this process, one after the other in each round. Before each of them comes a pause, in which
+    the last one's threads fall asleep, and a few steps that are not counted.
+    """
     steps = {}
     for name, run in runners.items():
         run(2)
@@ -134,12 +229,45 @@ def bursts(
         run(3)
         steps[name] = max(3, int(_BURST * 3 / (time.perf_counter() - start)))
     seconds: dict[str, list[float]] = {name: [] for name in runners}
-    for _ in range(rounds):
+    for turn in range(rounds):
+        show("rounds", turn, rounds)
         for name, run in runners.items():
             time.sleep(_PAUSE)
             run(steps[name] // 4 + 1)
             start = time.perf_counter()
             run(steps[name])
             seconds[name].append((time.perf_counter() - start) / steps[name])
-        advance()
-    return seconds
+    show("rounds", rounds, rounds)
+    return timings(seconds, min((n for n in PEERS if n in seconds), key=lambda n: statistics.median(seconds[n])))
+
+
+def _timed(timing: Timing | None) -> Row:
+    if timing is None:
+        return {"microseconds": None, "ratio": None}
+    return {"microseconds": timing.seconds * 1e6, "ratio": timing.ratio}
+
+
+def _missing(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(f"{row['name']}: {row['missing']}" for row in rows if row["missing"]))
+
+
+def _read(name: str, lstms: Sequence[nn.LSTM], inputs: Vectors) -> tuple[Runner, Vectors, int]:
+    """Runs a text (N, I) through the layers: what runs them, the last one's output (N, H), and the bytes of weights."""
+    layers, size = [], 0
+    for lstm in lstms:
+        run, own = make_candidate(name, lstm, inputs)
+        size += own
+        layers.append(run)
+        inputs = np.stack([run(1).copy() for _ in range(len(inputs))])
+
+    def together(number: int) -> Vectors:
+        for layer in layers:
+            out = layer(number)
+        return out
+
+    return together, inputs, size
+
+
+def _perplexity(trained: TrainedLanguageModel, features: Vectors, targets: Tensor) -> float:
+    with torch.no_grad():
+        return score([-trained.model.token_losses(torch.from_numpy(features), targets)]).perplexity

@@ -1,16 +1,18 @@
 """`g2lstm bench layer`: a training step and an evaluation of each backend against `torch.nn.LSTM`."""
 
-import statistics
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
-from g2lstm.lab.bench.measure import gemm_peak, interleaved, median_ratio, peak_memory
+from g2lstm.lab.bench.measure import Field, Report, Row, Show, gemm_peak, interleaved, peak_memory, silent, timings
 from g2lstm.nn.lstm import G2LSTM
 
-SHAPES = (
+Shape: TypeAlias = tuple[int, int, int, int]  # T, B, I, H
+
+SHAPES: tuple[Shape, ...] = (
     (70, 20, 400, 1150),
     (70, 20, 1150, 1150),
     (70, 80, 1150, 1150),
@@ -20,66 +22,71 @@ SHAPES = (
 )
 PEER = "torch.nn.LSTM"
 BACKENDS = ("auto", "stock", "reference")  # on a CPU `auto` trains with `native`
+FIELDS = (
+    Field("shape", "T,B,I,H"),
+    Field("what", "what"),
+    Field("name", "layer"),
+    Field("milliseconds", "ms", ".1f"),
+    Field("ratio", "ratio", ".2f"),
+    Field("gflops", "GFLOP/s", ".0f"),
+    Field("share_of_peak", "of GEMM peak", ".0%"),
+    Field("megabytes", "peak MB", ".0f"),
+    Field("memory_ratio", "memory ratio", ".2f"),
+)
 
 
-class Row(NamedTuple):
-    """One line of the table."""
-
-    shape: tuple[int, int, int, int]
-    what: str  # "train" or "eval"
-    name: str
-    milliseconds: float
-    ratio: float
-    gflops: float
-    share_of_peak: float
-    megabytes: float | None
-    memory_ratio: float | None
-
-
-def measure(shapes: tuple[tuple[int, int, int, int], ...] = SHAPES, rounds: int = 11) -> Iterator[Row]:
-    """Yields the table's lines as they are measured: for each shape, training and evaluation of every contestant."""
-    peak = gemm_peak()
-    for shape in shapes:
+def measure(shapes: Sequence[Shape] = SHAPES, rounds: int = 11, show: Show = silent) -> Report:
+    """Trains and evaluates every candidate at each shape."""
+    peak, rows = gemm_peak(), []
+    for number, shape in enumerate(shapes):
+        show("shapes", number, len(shapes))
         memory = {name: peak_memory(train_steps, (name, (2, 2, 16, 16)), (name, shape)) for name in (PEER, *BACKENDS)}
-        yield from _rows(shape, "train", {n: training_step(n, shape) for n in (PEER, *BACKENDS)}, rounds, peak, memory)
-        yield from _rows(shape, "eval", {n: evaluation(n, shape) for n in (PEER, "auto")}, rounds, peak, {})
+        trained = {name: training_step(name, shape) for name in (PEER, *BACKENDS)}
+        evaluated = {name: evaluation(name, shape) for name in (PEER, "auto")}
+        for what, jobs, each in (("train", trained, memory), ("eval", evaluated, {})):
+            seconds = interleaved(jobs, rounds, show=show)
+            rows += _rows(shape, what, seconds, peak, each)
+    title = f"one layer, float32, {torch.get_num_threads()} threads, median of at least {rounds} rounds"
+    return Report(title, FIELDS, rows)
 
 
 def _rows(
-    shape: tuple[int, int, int, int],
-    what: str,
-    jobs: dict[str, Callable[[], Any]],
-    rounds: int,
-    peak: float,
-    memory: dict[str, float | None],
-) -> Iterator[Row]:
-    seconds = interleaved(jobs, rounds)
+    shape: Shape, what: str, seconds: Mapping[str, list[float]], peak: float, memory: Mapping[str, float]
+) -> list[Row]:
     work = step_gflop(shape) * (1 if what == "train" else 1 / 3)
-    for name, times in seconds.items():
-        speed = work / statistics.median(times)
-        ratio, megabytes, theirs = median_ratio(times, seconds[PEER]), memory.get(name), memory.get(PEER)
-        memory_ratio = megabytes / theirs if megabytes and theirs else None
-        milliseconds = statistics.median(times) * 1e3
-        yield Row(shape, what, name, milliseconds, ratio, speed, speed / peak, megabytes, memory_ratio)
+    return [
+        {
+            "shape": shape,
+            "what": what,
+            "name": name,
+            "milliseconds": timing.seconds * 1e3,
+            "ratio": timing.ratio,
+            "gflops": work / timing.seconds,
+            "share_of_peak": work / timing.seconds / peak,
+            "megabytes": memory.get(name),
+            "memory_ratio": memory[name] / memory[PEER] if memory else None,
+        }
+        for name, timing in timings(seconds, PEER).items()
+    ]
 
 
-def step_gflop(shape: tuple[int, int, int, int]) -> float:
-    """Of a training step: forward, and twice that backward; products only."""
+def step_gflop(shape: Shape) -> float:
+    """The work of a training step, counting matrix products only: once forward, twice that backward."""
     T, B, I, H = shape
     return 3 * 2 * T * B * (I + H) * 4 * H / 1e9
 
 
-def make_layer(name: str, shape: tuple[int, int, int, int]) -> nn.Module:
-    """The contestant of this name."""
+def make_layer(name: str, shape: Shape) -> nn.Module:
+    """The candidate of this name."""
     _, _, I, H = shape
     return nn.LSTM(I, H) if name == PEER else G2LSTM(I, H, method="gumbel", backend=name)
 
 
-def training_step(name: str, shape: tuple[int, int, int, int]) -> Callable[[], None]:
-    """Forward and backward, gradients of input and parameters, on random data.
+def training_step(name: str, shape: Shape) -> Callable[[], None]:
+    """Forward and backward on random data, with gradients of the input and the parameters.
 
-    The gradient that comes in has the size of 1, so that few denormal numbers arise: they slow `torch.nn.LSTM` down
-    several times, and would flatter the kernel, which flushes them.
+    The incoming gradient is of the order of 1, so that few denormal numbers arise: they slow `torch.nn.LSTM` down
+    several times, and would flatter our kernel, which flushes them.
     """
     T, B, I, H = shape
     torch.manual_seed(0)
@@ -94,21 +101,15 @@ def training_step(name: str, shape: tuple[int, int, int, int]) -> Callable[[], N
     return step
 
 
-def evaluation(name: str, shape: tuple[int, int, int, int]) -> Callable[[], None]:
-    """Forward in evaluation mode without gradients."""
+def evaluation(name: str, shape: Shape) -> Callable[[], Any]:
+    """Forward in evaluation mode, without gradients."""
     T, B, I, _ = shape
     torch.manual_seed(0)
-    layer, x = make_layer(name, shape).eval(), torch.randn(T, B, I)
-
-    def step() -> None:
-        with torch.no_grad():
-            layer(x)
-
-    return step
+    return torch.no_grad()(partial(make_layer(name, shape).eval(), torch.randn(T, B, I)))
 
 
-def train_steps(name: str, shape: tuple[int, int, int, int], steps: int = 3) -> None:
-    """A few steps, for the measurement of memory."""
+def train_steps(name: str, shape: Shape, steps: int = 3) -> None:
+    """A few training steps, whose memory is measured."""
     step = training_step(name, shape)
     for _ in range(steps):
         step()

@@ -1,23 +1,28 @@
-"""The size-quality curve of a run: every preset that fits its task measured, one after the other, and kept."""
+"""The size–quality curve of a run: measures every preset for its task, and draws a picture and an interactive page."""
 
 import hashlib
+import html
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from g2lstm.compression.spec import GROUPS, PRESETS, Spec
-from g2lstm.errors import G2Error
+from g2lstm.errors import G2Error, needs
+from g2lstm.look.pictures.sizes import FAMILIES, Curve, curve_of, draw_sizes
+from g2lstm.look.pictures.style import save
 from g2lstm.runs.compressed import Show, compress_timed, measure, write_json
 from g2lstm.runs.trained import score
 from g2lstm.tasks.trained import Scoring, Trained
 from g2lstm.version import __version__
 
 NAME = "sweep.json"
+PICTURE, PAGE = "size_quality.png", "size_quality.html"
 _OTHERS = {  # measured beside the presets
     "int8": "; ".join(f"{group}=int8" for group in GROUPS),
     "int4": "; ".join(f"{group}=int4" for group in GROUPS),
@@ -25,18 +30,22 @@ _OTHERS = {  # measured beside the presets
 
 
 def points_for(task: str) -> dict[str, Spec]:
-    """What is measured of a run of a task, by name."""
+    """What to measure for a run of a task, by name."""
     presets = {name: text for name, text in PRESETS.items() if not name.startswith("paper-") or f"-{task}-" in name}
     return {name: Spec.parse(text) for name, text in (presets | _OTHERS).items()}
 
 
 class Sweep:
-    """A sweep and its file; what the file has already is not measured again.
+    """A sweep and its file; points that the file already has are not measured again.
 
     Args:
         trained: the run.
-        folder: where sweep.json is, or will be.
-        scoring: how scores are computed.
+        folder: the folder of sweep.json.
+        scoring: how to compute scores.
+
+    Attributes:
+        found: what sweep.json holds.
+        starts_over: whether the file holds points of other weights or settings, which are dropped.
     """
 
     def __init__(self, trained: Trained, folder: Path, scoring: Scoring) -> None:
@@ -44,14 +53,14 @@ class Sweep:
         self.path = folder / NAME
         self.metric = trained.metric.name
         self.points = points_for(trained.recipe.task)
-        self.found = {**self._settings(), "before": None, "points": {}, "left_out": {}}
-        earlier = self._read()
-        self.is_anew = earlier is not None and any(earlier.get(key) != value for key, value in self._settings().items())
-        if earlier is not None and not self.is_anew:
+        settings, earlier = self._settings(), self._read()
+        self.found = {**settings, "before": None, "points": {}, "left_out": {}}
+        self.starts_over = earlier is not None and any(earlier.get(key) != value for key, value in settings.items())
+        if earlier is not None and not self.starts_over:
             self.found = earlier
 
     def run(self, show: Show) -> Iterator[str]:
-        """Measures what is missing; yields the name of each point when it is in the file."""
+        """Measures what is missing; yields the name of each point once it is in the file."""
         missing = [name for name, spec in self.points.items() if not self._has(name, spec)]
         if self.found["before"] is None:
             before = score(self.trained, self.scoring, partial(show, "scoring the run itself"))
@@ -67,7 +76,7 @@ class Sweep:
     def _measure(self, name: str, spec: Spec, show: Show) -> None:
         try:
             compressed = compress_timed(self.trained, spec)
-        except G2Error as error:  # such as a rank that a small model's matrices do not have
+        except G2Error as error:  # such as a rank above that of a small model's matrices
             self._keep("left_out", self.found["left_out"] | {name: {"spec": str(spec), "reason": str(error)}})
             return
         before = self.found["before"]["score"]
@@ -84,7 +93,7 @@ class Sweep:
         write_json(self.path, self.found)
 
     def _settings(self) -> dict[str, Any]:
-        """What must be the same for two points to be of one curve."""
+        """What two points of one curve must have in common."""
         content = self.trained.run.model_file.read_bytes()
         return {
             "run": self.trained.run.path.absolute().name,
@@ -103,7 +112,48 @@ class Sweep:
             found: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
             shape = (found["before"], found["points"], found["left_out"])
         except (OSError, ValueError, KeyError, TypeError):
-            raise G2Error(f"{self.path} cannot be read; delete it, and measure anew") from None
+            raise G2Error(f"{self.path} can't be read; delete it to measure again") from None
         if not isinstance(shape[1], dict) or not isinstance(shape[2], dict):
-            raise G2Error(f"{self.path} holds no sweep; delete it, and measure anew")
+            raise G2Error(f"{self.path} does not hold a sweep; delete it to measure again")
         return found
+
+
+def check_pictures() -> None:
+    """Raises if plotly, which draws the page, is not installed: better to know before the work than after it."""
+    with needs("view", "--sweep"):
+        import_module("plotly")
+
+
+def draw(sweep: Mapping[str, Any], folder: Path) -> None:
+    """Draws a sweep, given the contents of sweep.json, into a folder."""
+    curve = curve_of(sweep)
+    save(draw_sizes(curve, sweep["run"]), folder / Path(PICTURE).stem)
+    _draw_page(curve, sweep["run"], folder / PAGE)
+
+
+def _ticks() -> list[float]:
+    """Ticks for a logarithmic scale; plotly's own would be 10, 2, 5, 100."""
+    return [digit * 10.0**power for power in range(-3, 9) for digit in (1, 2, 5)]
+
+
+def _draw_page(curve: Curve, run: str, path: Path) -> None:
+    import plotly.graph_objects as go  # type: ignore[import-untyped]
+
+    figure = go.Figure()
+    for point in sorted(curve.points, key=lambda point: (FAMILIES.index(point.family), point.megabytes)):
+        figure.add_scatter(
+            x=[point.megabytes],
+            y=[point.score],
+            mode="markers",
+            name=point.name,
+            legendgroup=point.family.name,
+            legendgrouptitle={"text": point.family.name},
+            hovertemplate=f"<b>{point.name}</b><br>%{{x:.2f}} MB, %{{y:.2f}}<br>{point.details}<extra></extra>",
+            marker={"color": point.family.colour, "symbol": point.family.symbol, "size": 13},
+        )
+    figure.add_hline(y=curve.points[0].score, line={"color": FAMILIES[0].colour, "dash": "dash", "width": 1})
+    figure.update_layout(title={"text": html.escape(run)}, template="plotly_white", hovermode="closest")
+    figure.update_xaxes(title={"text": "weights on disk, MB"}, type="log", tickvals=_ticks())
+    scale: dict[str, Any] = {"type": "log", "tickvals": _ticks()} if curve.is_log else {"type": "linear"}
+    figure.update_yaxes(title={"text": curve.metric}, **scale)
+    figure.write_html(path, include_plotlyjs=True, full_html=True)

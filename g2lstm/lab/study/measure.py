@@ -1,9 +1,11 @@
-"""Measures one run in one way: its score, and what each sentence adds to it."""
+"""Measures a run in one way: its score, and what each sentence adds to it."""
 
 import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel
 
 from g2lstm.compression.model import compress
 from g2lstm.lab.study import results
@@ -12,11 +14,21 @@ from g2lstm.runs.trained import load, score
 from g2lstm.tasks.trained import Progress, Scoring, Trained
 
 
+class _TunedCache(BaseModel):
+    """Cache settings, and what they were tuned for."""
+
+    window: int
+    theta: float
+    share: float
+    weights: str | None
+    valid_sha256: str
+
+
 class Measuring:
-    """Measures a run, whose model is loaded once.
+    """Measures a run in several ways, loading its model once.
 
     Args:
-        path: of the run.
+        path: the run directory.
         data_dir: a folder that holds the named data sets.
     """
 
@@ -34,7 +46,7 @@ class Measuring:
         return self._trained
 
     def measure(self, measurement: Measurement, progress: Progress) -> dict[str, Any]:
-        """Scores the run, and keeps the result in its directory; an uncompressed one in its result.json too."""
+        """Scores the run and saves the result in its directory; an uncompressed score goes into its result.json too."""
         spec, trained = measurement.spec, self.trained
         if spec is not None:
             trained = copy.copy(trained)
@@ -55,25 +67,18 @@ class Measuring:
         return result
 
     def _valid(self) -> str:
-        """What tells the validation text from others."""
+        """Identifies the validation text."""
         return self.trained.passes("valid", self.data_dir).sha256
 
     def _tuned(self, how: Scoring, progress: Progress) -> Scoring:
-        """With a cache that is tuned on the validation set, once for each run, gate and text."""
+        """Adds a cache tuned on the validation set; it is tuned once for each run, gate and text."""
         name = f"{Measurement('valid', str(how.eval_gate), 'tuned').name}-settings.json"
         file = self.path / results.FOLDER / name
-        tuned_for = {"weights": self._weights, "valid_sha256": self._valid()}
-        if not file.is_file() or not tuned_for.items() <= results.read(file).items():
+        weights, valid = self._weights, self._valid()
+        saved = results.read(file, _TunedCache) if file.is_file() else None
+        if saved is None or (saved.weights, saved.valid_sha256) != (weights, valid):
             best = self.trained.tune(replace(how, tune_cache=True), progress)
             settings = {"window": best.cache_window, "theta": best.cache_theta, "share": best.cache_lambda}
-            results.write(self.path, name, {**settings, **tuned_for})
-        found = results.read(file)
-        try:
-            return replace(
-                how,
-                cache_window=int(found["window"]),
-                cache_theta=float(found["theta"]),
-                cache_lambda=float(found["share"]),
-            )
-        except results.STRANGE:
-            raise results.damaged(file) from None
+            results.write(self.path, name, {**settings, "weights": weights, "valid_sha256": valid})
+            saved = results.read(file, _TunedCache)
+        return replace(how, cache_window=saved.window, cache_theta=saved.theta, cache_lambda=saved.share)

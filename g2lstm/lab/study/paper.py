@@ -37,9 +37,8 @@ WMT14_COMPRESSED = {
 }
 
 PTB_HIDDEN = 1150  # the width that the paper's ranks of a language model are for
-PTB_SHAPE = {"digits": 1, "paper_hidden": PTB_HIDDEN}  # what `compression_columns` must know of its figures
 
 
 def proportional_rank(rank: int, hidden: int) -> int:
-    """A rank of the paper's language model, as large a share of narrower layers."""
+    """A rank of the paper's language model in proportion to narrower layers."""
     return max(1, round(rank * hidden / PTB_HIDDEN))

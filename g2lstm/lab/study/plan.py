@@ -1,4 +1,4 @@
-"""What a study is made of: runs to train, measurements of each, and the columns of its tables. Data only."""
+"""What a study is made of: runs to train, measurements of each, and the columns of its tables. Only data."""
 
 import json
 import re
@@ -13,8 +13,8 @@ from g2lstm.tasks.recipes import Recipe, load_recipe
 
 METHODS = {"sigmoid": "LSTM", "sharpened": "sharpened", "gumbel": "G²"}
 BASELINE, OURS = "sigmoid", "gumbel"
-METHOD, SEED = "model.method", "train.seed"  # keys that tell runs of one recipe apart
-_OF_OURS = ("model.tau", "model.noise_rate")  # settings of G² that would make another baseline of a baseline
+METHOD, SEED = "model.method", "train.seed"  # the keys in which runs of one recipe differ
+_OURS_ALONE = ("model.tau", "model.noise_rate")  # settings of G² that would change a baseline
 
 Scale = Literal["small", "paper"]
 Cache = Literal["recipe", "tuned"]
@@ -28,7 +28,7 @@ class Measurement:
         split: "test" or "valid".
         eval_gate: how gates are computed.
         cache: for a language model, the cache pointer with the settings of the "recipe", or "tuned" on the validation
-            set by the uncompressed model; None for none.
+            set with the uncompressed model; None for no cache.
         compression: a spec, or the name of a preset.
     """
 
@@ -39,12 +39,12 @@ class Measurement:
 
     @property
     def spec(self) -> str | None:
-        """The compression in its canonical form, so that a preset that changes is another measurement."""
+        """The compression in canonical form, so that a preset that changes is another measurement."""
         return None if self.compression is None else str(Spec.parse(self.compression))
 
     @property
     def name(self) -> str:
-        """What it is, fit for the name of a file: "test-soft-cache_tuned-gates_svd64"."""
+        """A file name that says what it is: "test-soft-cache_tuned-gates_svd64"."""
         parts = [self.split, self.eval_gate]
         parts += [f"cache_{self.cache}"] if self.cache else []
         parts += [re.sub(r"[=,;]+ *", "_", self.spec.replace(":", ""))] if self.spec else []
@@ -52,17 +52,16 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedRun:
     """One run of a study.
 
     Attributes:
-        name: of its run directory, below that of all studies; studies share runs of one name.
-        recipe: a shipped one, by name.
-        overrides: of its keys.
-        row: which row of the tables it belongs to.
-        series: which columns of the tables it fills.
+        name: its run directory, inside the folder for all runs; studies share runs of the same name.
+        recipe: the name of a shipped recipe; it fills the columns of this recipe.
+        overrides: of the recipe's keys.
+        row: the row of the tables that it belongs to.
         seed: of the training.
-        measurements: what its tables need.
+        measurements: what the tables need.
         starts_from: the name of the run whose best weights it begins with.
     """
 
@@ -70,16 +69,15 @@ class Plan:
     recipe: str
     overrides: tuple[str, ...]
     row: str
-    series: str
     seed: int
     measurements: tuple[Measurement, ...]
     starts_from: str | None = None
 
     def load(self, out: Path) -> Recipe:
-        """The recipe, complete, with paths as a run directory has them.
+        """The complete recipe, with paths as a run directory has them.
 
         Args:
-            out: the folder of all runs.
+            out: the folder for all runs.
         """
         overrides = [*self.overrides, f"{SEED}={self.seed}"]
         if self.starts_from is not None:
@@ -97,30 +95,30 @@ class Column:
 
     Attributes:
         title: its heading.
-        series: of the runs that fill it.
+        recipe: of the runs that fill it.
         measurement: what it shows of them.
-        against: another measurement: the difference from it is shown.
+        against: another measurement, from which it shows the difference.
         what: "score", or "saturation", the share of gates beyond 0.1 or 0.9.
         paper: the paper's figures by row.
-        paper_digits: that these have after the point.
+        digits: how many decimal places these have.
     """
 
     title: str
-    series: str
+    recipe: str
     measurement: Measurement = Measurement()
     against: Measurement | None = None
     what: Literal["score", "saturation"] = "score"
     paper: Mapping[str, float] = field(default_factory=dict)
-    paper_digits: int = 2
+    digits: int = 2
 
 
 @dataclass(frozen=True)
-class TablePlan:
+class PlannedTable:
     """One table of a study.
 
     Attributes:
         title: above it.
-        rows: by the name that plans have; what the table calls them.
+        rows: from the rows of the runs to what the table calls them.
         columns: from left to right.
         pairs: rows whose difference is tested for significance, the first minus the second.
         notes: below it.
@@ -138,77 +136,87 @@ class Study:
     """Runs and tables.
 
     Attributes:
-        name: as the command has it.
+        name: on the command line.
         title: in words.
-        plans: a run that starts from another comes after it.
+        runs: a run that starts from another comes after it.
         tables: over the runs' directories.
     """
 
     name: str
     title: str
-    plans: tuple[Plan, ...]
-    tables: tuple[TablePlan, ...]
+    runs: tuple[PlannedRun, ...]
+    tables: tuple[PlannedTable, ...]
 
 
-def measurements_of(columns: Sequence[Column], series: str) -> tuple[Measurement, ...]:
-    """What the columns need of the runs of a series, each once."""
-    mine = [column for column in columns if column.series == series]
-    wanted = [one for column in mine for one in (column.against, column.measurement) if one is not None]
-    return tuple(dict.fromkeys(wanted))
-
-
-def methods_with_seeds(
+def plan_run(
     recipe: str,
+    method: str,
+    seed: int,
     columns: Sequence[Column],
     *,
-    series: str,
-    seeds: int,
     overrides: Sequence[str] = (),
+    row: str | None = None,
+    changes: Sequence[str] = (),
     starts_from: str | None = None,
-) -> list[Plan]:
-    """The three methods by one recipe, once for each seed.
+) -> PlannedRun:
+    """A run of a method, with the measurements that the columns of its recipe need.
 
     Args:
         recipe: a shipped one.
-        columns: of the tables that these runs fill.
-        series: see `Plan`.
-        seeds: how many: 1, 2, ...
-        overrides: see `Plan`; before the method's own, which a row is called by.
+        method: of its gates.
+        seed: of the training.
+        columns: of all tables.
+        overrides: the user's; temperature and noise are settings of G² alone.
+        row: the row that it belongs to; by default the method.
+        changes: overrides that define the row, after the user's.
+        starts_from: the name of the run that it starts from.
+    """
+    mine = [column for column in columns if column.recipe == recipe]
+    wanted = [one for column in mine for one in (column.against, column.measurement) if one is not None]
+    given = [each for each in overrides if method == OURS or key_of(each) not in _OURS_ALONE]
+    return PlannedRun(
+        run_name(recipe, row or method, seed),
+        recipe,
+        (*given, f"{METHOD}={method}", *changes),
+        row or method,
+        seed,
+        tuple(dict.fromkeys(wanted)),
+        starts_from,
+    )
+
+
+def methods_with_seeds(
+    recipe: str, columns: Sequence[Column], *, seeds: int, overrides: Sequence[str] = (), starts_from: str | None = None
+) -> list[PlannedRun]:
+    """The three methods with one recipe, once for each seed 1, 2, ...
+
+    Args:
+        recipe: a shipped one.
+        columns: of all tables.
+        seeds: how many.
+        overrides: the user's.
         starts_from: the recipe of the runs, of the same method and seed, that these start from.
     """
-    return [
-        Plan(
-            run_name(recipe, method, seed),
-            recipe,
-            (*overrides_for(method, overrides), f"{METHOD}={method}"),
-            method,
-            series,
-            seed,
-            measurements_of(columns, series),
-            None if starts_from is None else run_name(starts_from, method, seed),
-        )
-        for seed in range(1, seeds + 1)
-        for method in METHODS
-    ]
-
-
-def overrides_for(method: str, overrides: Sequence[str]) -> tuple[str, ...]:
-    """Those that a run of this method has: temperature and noise are settings of G²."""
-    return tuple(each for each in overrides if method == OURS or key_of(each) not in _OF_OURS)
+    runs = []
+    for seed in range(1, seeds + 1):
+        for method in METHODS:
+            start = None if starts_from is None else run_name(starts_from, method, seed)
+            runs.append(plan_run(recipe, method, seed, columns, overrides=overrides, starts_from=start))
+    return runs
 
 
 def check_overrides(overrides: Sequence[str], reserved: Mapping[str, str]) -> None:
     """Raises for an override of a key that belongs to the study, or of the section that holds it.
 
     Args:
-        overrides: as the user gave them.
-        reserved: such keys, and what to do instead of setting them.
+        overrides: the user's.
+        reserved: from such keys to why they can't be set, or what to do instead.
     """
     for override in overrides:
         key = key_of(override)
         for name, instead in reserved.items():
             if name == key or name.startswith(f"{key}."):
-                raise G2Error(f"{key} cannot be set here: {instead}")
+                raise G2Error(f"--set can't change {key} here: {instead}")
 
 
 def key_of(override: str) -> str:
@@ -216,6 +224,6 @@ def key_of(override: str) -> str:
     return override.partition("=")[0].strip()
 
 
-def run_name(recipe: str, variant: str, seed: int) -> str:
+def run_name(recipe: str, row: str, seed: int) -> str:
     """The name of a run's directory: "ptb-small-gumbel-seed1"."""
-    return f"{recipe}-{variant}-seed{seed}"
+    return f"{recipe}-{row}-seed{seed}"

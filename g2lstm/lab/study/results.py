@@ -1,34 +1,35 @@
-"""What a study knows of a run, all of it in the run's directory: whether it is trained, and what was measured of it."""
+"""What a study knows about a run, all of it in the run's directory: how it was trained and what was measured."""
 
 import functools
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from g2lstm.errors import G2Error
 from g2lstm.files import read_json, write_atomically
-from g2lstm.lab.study.plan import Measurement, Plan
+from g2lstm.lab.study.plan import Measurement, PlannedRun
 from g2lstm.lab.study.significance import Array
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.recipes import Recipe
 from g2lstm.text.lines import sha256_of
 
-FOLDER = "measured"  # inside a run directory: a file for each measurement, one on the training, one on its start
+FOLDER = "measured"  # inside a run directory: a file for each measurement, one about the training, one about its start
 _TRAINING, _START = "training.json", "start.json"
-STRANGE = (KeyError, TypeError, ValueError, OverflowError)  # what comes of a file that says something else
 _LONGEST = 2**28  # bytes of such a file
 _BUDGET = ("epochs", "minutes")
-_MAY_DIFFER = ("minutes", "checkpoint_minutes")  # of another machine
-_AS_LONG = 0.1  # by so much of its epochs may a run be longer or shorter that a clock ended
+_MAY_DIFFER = ("minutes", "checkpoint_minutes")  # on another machine
+_AS_LONG = 0.1  # the share of its epochs by which a run may be longer or shorter if a clock ended it
+_ELSEWHERE = "move it away, or choose another folder with --out"
+
+Saved = TypeVar("Saved", bound=BaseModel)
 
 
-@dataclass(frozen=True)
-class Training:
+class Training(BaseModel):
     """How a run was trained.
 
     Attributes:
@@ -37,20 +38,72 @@ class Training:
         step: the last one.
     """
 
+    model_config = ConfigDict(frozen=True)
+
     epochs: float
     seconds: float
     step: int
 
 
+class Origin(BaseModel):
+    """The weights that a training began with or that numbers were counted from, as `weights_of` identifies them."""
+
+    weights: str | None = None
+
+
+class Measured(BaseModel):
+    """A score, and what it rests on.
+
+    Attributes:
+        perplexity: of a language model.
+        bleu: of a translation model.
+        signature: for people.
+        by_sentence: what each sentence adds to the sums that the score is made of.
+        data: identifies the text that was scored; None in files of earlier versions.
+        weights: identifies the run's weights.
+        trained_on: how much of the data, if not all of it.
+        trained_on_text: identifies the text that the run was trained on.
+        tuned_on_text: identifies the text that the cache was tuned on.
+        cache: its settings.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    perplexity: float | None = None
+    bleu: float | None = None
+    signature: str
+    by_sentence: list[list[float]]
+    data: str | None = None
+    weights: str | None = None
+    trained_on: str = ""
+    trained_on_text: str = ""
+    tuned_on_text: str | None = None
+    cache: str = ""
+
+    @model_validator(mode="after")
+    def _has_a_score(self) -> "Measured":
+        if self.perplexity is None and self.bleu is None:
+            raise ValueError("it has neither a perplexity nor a BLEU")
+        return self
+
+    @property
+    def score(self) -> float:
+        """The perplexity or the BLEU."""
+        score = self.perplexity if self.bleu is None else self.bleu
+        assert score is not None
+        return score
+
+    @functools.cached_property
+    def sentences(self) -> Array:
+        """(sentences, k): what each sentence adds to the sums that the score is made of."""
+        return np.asarray(self.by_sentence, np.float64)
+
+
 def training_of(path: Path) -> Training | None:
-    """How a run was trained; None if it has not been, or not to its end."""
+    """How a run was trained; None if it was not, or not to its end."""
     saved = path / FOLDER / _TRAINING
     if saved.is_file():
-        values = read(saved)
-        try:
-            return Training(float(values["epochs"]), float(values["seconds"]), int(values["step"]))
-        except STRANGE:
-            raise damaged(saved) from None
+        return read(saved, Training)
     for file in sorted((path / "checkpoints").glob("step-*.json"), reverse=True):
         try:
             progress = json.loads(file.read_text(encoding="utf-8"))["state"]["progress"]
@@ -58,28 +111,28 @@ def training_of(path: Path) -> Training | None:
                 return None
             # A budget in minutes that was not used up was never turned into a number of epochs.
             epochs = progress["epoch"] if progress["epochs"] is None else progress["epochs"]
-            training = Training(float(epochs), float(progress["seconds"]), int(progress["step"]))
+            training = Training(epochs=epochs, seconds=progress["seconds"], step=progress["step"])
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # resuming tells what is wrong with it
+            continue  # resuming says what is wrong with it
         return training if (path / "model.safetensors").is_file() else None
     return None
 
 
 def keep_training(path: Path) -> Training | None:
-    """Writes how a run was trained, which then can be told without its checkpoints; None as of `training_of`."""
+    """Saves how a run was trained, so that its checkpoints may be deleted; returns it, as `training_of` does."""
     training = training_of(path)
     if training is not None and not (path / FOLDER / _TRAINING).is_file():
-        write(path, _TRAINING, vars(training))
+        write(path, _TRAINING, training.model_dump())
     return training
 
 
 def keep_start(path: Path, weights: str) -> None:
-    """Writes which weights, as of `weights_of`, the training of the run in `path` began with."""
+    """Saves which weights the training of the run in `path` began with."""
     write(path, _START, {"weights": weights})
 
 
 def weights_of(path: Path) -> str | None:
-    """What tells a run's weights from others, sixteen hexadecimal digits; None if it has none."""
+    """Identifies a run's weights by sixteen hexadecimal digits; None if it has none."""
     file = path / "model.safetensors"
     try:
         status = file.stat()
@@ -94,19 +147,16 @@ def _hash(file: Path, modified: int, size: int) -> str:
 
 
 def check_start(path: Path, start: Path) -> None:
-    """Raises if the run in `path` was started from other weights than those that are in `start` now."""
+    """Raises if the run in `path` was started from other weights than `start` has now."""
     kept = path / FOLDER / _START
-    if kept.is_file() and weights_of(start) not in (None, read(kept).get("weights")):
-        raise G2Error(
-            f"{path} was trained from another {start.name} than the one in {start.parent}; move it away, or choose "
-            "another folder with --out"
-        )
+    if kept.is_file() and weights_of(start) not in (None, read(kept, Origin).weights):
+        raise G2Error(f"{path} was trained from another {start.name} than the one now in {start.parent}; {_ELSEWHERE}")
 
 
 def check_text(path: Path, recipe: Recipe, measurements: Sequence[Measurement]) -> None:
     """Raises if a text of the user's has changed since the run was scored, or its cache tuned, on it.
 
-    One that is gone is not missed.
+    A text that is gone is not missed.
     """
     data = recipe.data
     if data.path is None:
@@ -118,34 +168,23 @@ def check_text(path: Path, recipe: Recipe, measurements: Sequence[Measurement]) 
         if result is None:
             continue
         if all(file.is_file() for file in files):
-            data_now = "+".join(sha256_of(file)[:8] for file in files)
-            if scored_data(result) != f"own/{data_now}":
+            hashes = "+".join(sha256_of(file)[:8] for file in files)
+            if result.data != f"own/{hashes}":
                 raise _of_another_text(path, "scored", " or ".join(file.name for file in files), data.path)
-        if "tuned_on_text" in result and valid.is_file() and sha256_of(valid) != result["tuned_on_text"]:
+        if result.tuned_on_text is not None and valid.is_file() and sha256_of(valid) != result.tuned_on_text:
             raise _of_another_text(path, "given a cache that was tuned", valid.name, data.path)
 
 
-def scored_data(result: Mapping[str, Any]) -> str:
-    """The data that a score is of; only in the signature of those that earlier versions have made."""
-    if "data" in result:
-        return str(result["data"])
-    parts = str(result["signature"]).split("|")
-    return next((part.removeprefix("data:") for part in parts if part.startswith("data:")), "")
-
-
 def _of_another_text(path: Path, what: str, names: str, folder: str) -> G2Error:
-    return G2Error(
-        f"{path} was {what} on another text than {names} in {folder} is now; move it away, or choose another folder "
-        "with --out"
-    )
+    return G2Error(f"{path} was {what} on another text than the {names} now in {folder}; {_ELSEWHERE}")
 
 
 def check_recipe(path: Path, planned: Recipe) -> list[str]:
-    """Raises unless the run in `path` is one of this recipe; what differs without mattering, as notes.
+    """Raises unless the run in `path` follows this recipe; returns notes on differences that don't matter.
 
     Args:
         path: an existing run.
-        planned: what the study would train.
+        planned: the recipe that the study would train.
     """
     found = RunDirectory.open(path).recipe
     if found == planned:
@@ -157,20 +196,19 @@ def check_recipe(path: Path, planned: Recipe) -> list[str]:
     before, now = (one.model_copy(update={"train": one.train.model_copy(update=same)}) for one in (found, planned))
     if before != now:
         raise G2Error(
-            f"{path} holds a run of another recipe than this study's ({_difference(before, now)}); move it away, or "
-            "choose another folder with --out"
+            f"{path} holds a run of another recipe than this study's ({_difference(before, now)}); {_ELSEWHERE}"
         )
     if fitted and planned.train.minutes is None:
         training = training_of(path)
         if training is None:
             raise G2Error(
-                f"{path} holds an unfinished run of which a clock decides how long it is, by its train.minutes, and "
-                "this study counts epochs; move it away, or choose another folder with --out"
+                f"{path} holds an unfinished run whose length depends on the clock, by its train.minutes, but this "
+                f"study counts epochs; {_ELSEWHERE}"
             )
         if abs(training.epochs / (planned.train.epochs or 1) - 1) > _AS_LONG:
             raise G2Error(
-                f"{path} holds a run of {training.epochs:.1f} epochs, by its train.minutes, and this study has "
-                f"{planned.train.epochs:g}; move it away, or choose another folder with --out"
+                f"{path} holds a run of {training.epochs:.1f} epochs, by its train.minutes, but this study has "
+                f"{planned.train.epochs:g}; {_ELSEWHERE}"
             )
     changed = [name for name in _BUDGET if getattr(found.train, name) != getattr(planned.train, name)]
     if changed:
@@ -183,74 +221,58 @@ def _budget(recipe: Recipe, names: Sequence[str]) -> str:
     return " and ".join(f"no {name}" if value is None else f"{name}={value:g}" for name, value in values.items())
 
 
-def measured(path: Path, measurement: Measurement) -> dict[str, Any] | None:
-    """What was measured, or None if it has not been, or of other weights than the run has now."""
+def measured(path: Path, measurement: Measurement) -> Measured | None:
+    """What was measured; None if nothing was, or of other weights than the run has now, or by an earlier version."""
     file = path / FOLDER / f"{measurement.name}.json"
     if not file.is_file():
         return None
-    result = read(file)
-    try:
-        score_of(result), sentences_of(result), result["signature"]
-    except STRANGE:
-        raise damaged(file) from None
-    return result if weights_of(path) in (None, result.get("weights", weights_of(path))) else None
+    result, weights = read(file, Measured), weights_of(path)
+    if result.data is None or (weights is not None and result.weights not in (None, weights)):
+        return None
+    return result
 
 
 def keep(path: Path, measurement: Measurement, result: Mapping[str, Any]) -> None:
-    """Writes what was measured."""
+    """Saves what was measured."""
     write(path, f"{measurement.name}.json", result)
 
 
-def score_of(result: Mapping[str, Any]) -> float:
-    """The perplexity or the BLEU."""
-    return float(result["perplexity"] if "perplexity" in result else result["bleu"])
-
-
-def sentences_of(result: Mapping[str, Any]) -> Array:
-    """(sentences, k): what each sentence adds to the sums that its score is made of."""
-    return np.asarray(result["by_sentence"], np.float64)
-
-
 def saturation_of(path: Path) -> float | None:
-    """The share of input and forget gates beyond 0.1 or 0.9 when the weights were validated, a mean over layers."""
+    """The share of input and forget gates beyond 0.1 or 0.9 when the weights were validated: a mean over layers."""
     run = RunDirectory(path)
     lines = [line for line in run.metrics() if line.get("kind") == "valid"]
     if not lines:
         return None
     best = min(lines, key=lambda line: -line["bleu"] if "bleu" in line else line["loss"])
-    if run.model_file.is_file():  # which knows the step of its weights; a table can be made without
+    if run.model_file.is_file():  # it knows the step of its weights; a table can be made without it
         step = run.training_facts().get("steps")
         best = next((line for line in reversed(lines) if str(line["step"]) == step), best)
     shares = [value for name, value in best.items() if name.startswith("saturation/")]
     return statistics.fmean(shares) if shares else None
 
 
-def missing(plan: Plan, out: Path) -> list[Measurement]:
-    """What is still to be measured of a run."""
-    return [one for one in plan.measurements if measured(out / plan.name, one) is None]
+def missing(run: PlannedRun, out: Path) -> list[Measurement]:
+    """What remains to be measured."""
+    return [one for one in run.measurements if measured(out / run.name, one) is None]
 
 
 def write(path: Path, name: str, values: Mapping[str, Any]) -> None:
-    """Writes a file of the run in `path` as JSON; what stands in a list is on one line."""
+    """Writes a JSON file of the run in `path`, with a line for each key."""
     lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
     with write_atomically(RunDirectory(path).own(FOLDER) / name) as file:
         file.write(f"{{\n{lines}\n}}\n".encode())
 
 
-def read(file: Path) -> dict[str, Any]:
-    """What `write` wrote."""
+def read(file: Path, kind: type[Saved]) -> Saved:
+    """Reads what `write` wrote."""
     try:
         values = read_json(file, _LONGEST)
     except G2Error as error:
-        raise G2Error(f"{error}; delete it, and run the study again") from None
-    if not isinstance(values, dict):
-        raise damaged(file)
-    return values
-
-
-def damaged(file: Path) -> G2Error:
-    """What to tell of a file that says something else."""
-    return G2Error(f"{file} does not hold what a study measures; delete it, and run the study again")
+        raise G2Error(f"{error}; delete it and run the study again") from None
+    try:
+        return kind.model_validate(values)
+    except ValidationError:
+        raise G2Error(f"{file} does not hold what a study measures; delete it and run the study again") from None
 
 
 def _difference(found: Recipe, planned: Recipe) -> str:

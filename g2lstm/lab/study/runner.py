@@ -1,4 +1,4 @@
-"""Carries a study out: trains what is missing, resumes what was cut, measures what has not been measured."""
+"""Carries out a study: trains what is missing, resumes what was interrupted, and measures the rest."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from g2lstm.errors import G2Error
 from g2lstm.lab.study import results
 from g2lstm.lab.study.estimate import Estimate, estimate
 from g2lstm.lab.study.measure import Measuring
-from g2lstm.lab.study.plan import Measurement, Plan, Study
+from g2lstm.lab.study.plan import Measurement, PlannedRun, Study
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.learner import Validation
 from g2lstm.tasks.recipes import Recipe
@@ -19,14 +19,14 @@ from g2lstm.training.progress import TrainingProgress
 from g2lstm.training.start import train_recipe
 
 TRAINING = "training"
-_UNKNOWN_TRAINING, _UNKNOWN_MEASUREMENT = 300.0, 10.0  # seconds, for a run that nothing is known of
+_UNKNOWN_TRAINING, _UNKNOWN_MEASUREMENT = 300.0, 10.0  # seconds, for data of unknown size
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be done for one run of a study, and what is done already."""
+    """What remains to be done for one run of a study, and what is done."""
 
-    plan: Plan
+    run: PlannedRun
     recipe: Recipe
     training: results.Training | None
     missing: tuple[Measurement, ...]
@@ -40,7 +40,7 @@ class Job:
 
     @property
     def stages(self) -> dict[str, float]:
-        """What is left to do, and about how many seconds each takes."""
+        """What is left to do, with an estimate of its seconds."""
         known = self.estimate
         training = {} if self.training else {TRAINING: _UNKNOWN_TRAINING if known is None else known.train_seconds}
         each = _UNKNOWN_MEASUREMENT if known is None else known.measure_seconds
@@ -48,105 +48,105 @@ class Job:
 
 
 class Watcher(Observer, Protocol):
-    """Who is told how a study goes on; of a training as `Observer` is."""
+    """Whoever wants to follow a study; an `Observer` of its trainings too."""
 
     def on_stage(self, number: int, job: Job, stage: str) -> None:
-        """One of the job's stages begins; jobs are numbered from 0."""
+        """Called when one of a job's stages begins; jobs are numbered from 0."""
 
     def on_share(self, share: float) -> None:
-        """How much of a measurement is done, in [0, 1]; of a training, `on_step` says it."""
+        """Called with the share of a measurement that is done; `on_step` has that of a training."""
 
     def on_job_end(self, number: int, job: Job) -> None:
-        """All of the job is done, or it has failed."""
+        """Called when a job is done or has failed."""
 
 
 def jobs_of(study: Study, out: Path, only: tuple[str, ...] = ()) -> list[Job]:
-    """Every run of a study, and how far it is.
+    """Every run of a study, and what is left to do for it.
 
     Args:
-        study: what to look for.
-        out: the folder of all runs.
-        only: patterns of names such as "*gumbel*"; other runs are left out.
+        study: its runs.
+        out: the folder for all runs.
+        only: patterns of names, such as "*gumbel*"; other runs are left out.
     """
     if out.exists() and not out.is_dir():
-        raise G2Error(f"{out} is not a folder; choose one for the runs, with --out")
-    wanted = [plan for plan in study.plans if not only or any(fnmatch(plan.name, pattern) for pattern in only)]
+        raise G2Error(f"{out} is not a folder; choose one for the runs with --out")
+    wanted = [run for run in study.runs if not only or any(fnmatch(run.name, pattern) for pattern in only)]
     if not wanted:
         raise G2Error(
             f"no run of {study.name} is called {' or '.join(only)}; there are: "
-            f"{', '.join(plan.name for plan in study.plans)}"
+            f"{', '.join(run.name for run in study.runs)}"
         )
-    return [_job(plan, out) for plan in wanted]
+    return [_job(run, out) for run in wanted]
 
 
 def as_they_are(jobs: list[Job], out: Path) -> list[Job]:
-    """The same runs as they are now, but for those that are not what the study would train; `left_out` tells why."""
+    """The same runs as they are now, except those that the study would train otherwise; `left_out` says why."""
     found = []
     for job in jobs:
         with suppress(G2Error):
-            found.append(_job(job.plan, out))
+            found.append(_job(job.run, out))
     return found
 
 
 def left_out(jobs: list[Job], study: Study, out: Path) -> dict[str, str]:
-    """The runs beside those of the jobs that tables cannot show, by name: why they are not what the study would train.
+    """Why tables can't show some runs besides those of the jobs, by name: the study would train them otherwise.
 
     Args:
-        jobs: some of the study's, or all.
-        study: whose tables they are.
-        out: the folder of all runs.
+        jobs: all or some of the study's.
+        study: its tables.
+        out: the folder for all runs.
     """
     reasons = {}
-    mine = {job.plan.name for job in jobs}
-    for plan in study.plans:
+    mine = {job.run.name for job in jobs}
+    for run in study.runs:
         try:
-            if plan.name not in mine:
-                _job(plan, out)
+            if run.name not in mine:
+                _job(run, out)
         except G2Error as error:
-            reasons[plan.name] = str(error)
+            reasons[run.name] = str(error)
     return reasons
 
 
-def _job(plan: Plan, out: Path) -> Job:
-    recipe, run = plan.load(out), RunDirectory(out / plan.name)
-    training = results.training_of(run.path)
+def _job(run: PlannedRun, out: Path) -> Job:
+    recipe, directory = run.load(out), RunDirectory(out / run.name)
+    training = results.training_of(directory.path)
     notes: tuple[str, ...] = ()
-    if run.recipe_file.exists():
-        notes = tuple(results.check_recipe(run.path, recipe))
-        recipe = run.recipe  # what was begun goes on as it was begun
-        results.check_text(run.path, recipe, plan.measurements)
-    if plan.starts_from is not None:
-        results.check_start(run.path, out / plan.starts_from)
-    return Job(plan, recipe, training, tuple(results.missing(plan, out)), estimate(recipe), notes)
+    if directory.recipe_file.exists():
+        notes = tuple(results.check_recipe(directory.path, recipe))
+        recipe = directory.recipe  # a run continues as it began
+        results.check_text(directory.path, recipe, run.measurements)
+    if run.starts_from is not None:
+        results.check_start(directory.path, out / run.starts_from)
+    return Job(run, recipe, training, tuple(results.missing(run, out)), estimate(recipe), notes)
 
 
 def carry_out(jobs: list[Job], out: Path, watcher: Watcher, data_dir: Path | None = None) -> dict[str, str]:
     """Does what is left of the jobs, one after the other.
 
-    A job that a G2Error ends does not keep the others from being done. It can be stopped at any moment: `Interrupted`
-    and KeyboardInterrupt go through, and what is done by then is kept.
+    If a job fails with a G2Error, the others are still done. A study can be stopped at any moment: `Interrupted` and
+    KeyboardInterrupt pass through, and whatever is done by then is kept.
 
     Args:
         jobs: a run that starts from another comes after it.
-        out: the folder of all runs.
-        watcher: who is told.
+        out: the folder for all runs.
+        watcher: called with the progress.
         data_dir: a folder that holds the named data sets.
 
     Returns:
-        why those jobs failed that did, by the name of the run.
+        Why jobs failed, by the name of the run.
     """
     failures: dict[str, str] = {}
     for number, job in enumerate(jobs):
         try:
             _do(number, job, out, watcher, data_dir)
         except G2Error as error:
-            failures[job.plan.name] = str(error)
+            failures[job.run.name] = str(error)
         watcher.on_job_end(number, job)
     return failures
 
 
 class _Noting:
-    """Tells a watcher of a training; writes which weights it starts from, while there is no checkpoint yet."""
+    """Passes a training's calls on to a watcher; saves which weights it starts from before the first checkpoint."""
 
     def __init__(self, watcher: Watcher, path: Path, start: str | None) -> None:
         self.watcher, self.path, self.start = watcher, path, start
@@ -164,9 +164,9 @@ class _Noting:
 
 
 def _do(number: int, job: Job, out: Path, watcher: Watcher, data_dir: Path | None) -> None:
-    path, earlier = out / job.plan.name, job.plan.starts_from
+    path, earlier = out / job.run.name, job.run.starts_from
     if earlier is not None:
-        results.check_start(path, out / earlier)  # it may have been trained anew since
+        results.check_start(path, out / earlier)  # it may have been trained again since
     if job.training is None:
         is_begun = RunDirectory(path).has_checkpoints()
         if earlier is not None and not is_begun and results.training_of(out / earlier) is None:
@@ -175,7 +175,7 @@ def _do(number: int, job: Job, out: Path, watcher: Watcher, data_dir: Path | Non
         watcher.on_stage(number, job, TRAINING)
         train_recipe(job.recipe, path, _Noting(watcher, path, start), resume=True, data_dir=data_dir)
     if results.keep_training(path) is None:
-        raise G2Error(f"{path} holds no finished training; `g2lstm train {path / 'recipe.toml'} --resume` tells why")
+        raise G2Error(f"{path} holds no finished training; `g2lstm train {path / 'recipe.toml'} --resume` says why")
     measuring = Measuring(path, data_dir)
     for measurement in job.missing:
         watcher.on_stage(number, job, measurement.name)

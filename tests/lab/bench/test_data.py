@@ -10,7 +10,7 @@ import pytest
 
 from g2lstm.errors import G2Error
 from g2lstm.lab.bench import data
-from g2lstm.lab.bench.corpora import write_text
+from g2lstm.lab.bench.data import write_text
 from tests.cli.command import run
 
 
@@ -42,16 +42,17 @@ def test_a_text_of_words_as_zipf_found_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("task", "tokens"), [("lm", 10_000), ("mt", 10_000)])
 def test_a_row(task: str, tokens: int) -> None:
     row = data.measure(task, tokens if task == "lm" else 500, steps=2, workers=1)
-    assert row.tokens == pytest.approx(10_000, rel=0.1) if task == "lm" else row.tokens > 12 * 500 * 2
-    assert row.text_megabytes > 0
-    assert row.prepare_tokens_per_second == pytest.approx(row.tokens / row.prepare_seconds)
-    assert row.train_tokens_per_second > 0
-    assert (row.prepare_megabytes, row.workers_megabytes, row.train_megabytes) == (12.5, 0, 12.5)
+    assert list(row) == [field.key for field in data.FIELDS]
+    assert row["tokens"] == pytest.approx(10_000, rel=0.1) if task == "lm" else row["tokens"] > 12 * 500 * 2
+    assert row["text_megabytes"] > 0
+    assert row["prepare_tokens_per_second"] == pytest.approx(row["tokens"] / row["prepare_seconds"])
+    assert row["train_tokens_per_second"] > 0
+    assert (row["prepare_megabytes"], row["workers_megabytes"], row["train_megabytes"]) == (12.5, 0, 12.5)
 
 
 def test_a_disk_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=10**9))
-    with pytest.raises(G2Error, match=r"this needs 1\.2 GB of disk in .*, and 1\.0 are free; set TMPDIR to a folder"):
+    with pytest.raises(G2Error, match=r"this needs 1\.2 GB of disk space in .*, and only 1\.0 GB are free; set TMPDIR"):
         data.measure("lm", 100_000_000)
 
 
@@ -60,14 +61,14 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
     def measure(*arguments: object) -> data.Row:
         asked.append(arguments)
-        return data.Row(str(arguments[0]), int(str(arguments[1])), 1, 2.0, 3.0, 4.0, 5.0, 6.0, 7, 8.0, None)
+        return dict.fromkeys([field.key for field in data.FIELDS], 1.0) | {"task": arguments[0], "size": arguments[1]}
 
     monkeypatch.setattr(data, "measure", measure)
     done = run("bench", "data", "--tokens", "100M", "--tokens", "10000", "--pairs", "4.5M", "--steps", "7", "--json")
     assert asked == [("lm", 10**8, 7, None), ("lm", 10_000, 7, None), ("mt", 4_500_000, 7, None)]
     assert [row["size"] for row in json.loads(done.stdout)["rows"]] == [10**8, 10_000, 4_500_000]
-    assert "4,500,000 pairs" in run("bench", "data", "--pairs", "4.5M").stdout
+    assert "4,500,000" in run("bench", "data", "--pairs", "4.5M").stdout
     for wrong in ("", "M", "1x", "nan", "-5M", "9k", "1e99", "100 MM"):
         done = run("bench", "data", f"--tokens={wrong}")
         assert done.returncode == 2
-        assert f"a size is a number from 10k on, such as 45k, 4.5M or 100M, got {wrong!r}" in done.stderr
+        assert f"a size is a number of at least 10k, such as 45k, 4.5M or 100M, got {wrong!r}" in done.stderr

@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
 def test_each_pass_reads_what_is_recorded(folder, make):
     trained = g2lstm.load(make(folder))
     data = trained.passes("train")
-    read = {name: gates.read(trained, data, 7, name) for name in gates.CONTESTANTS}
+    read = {name: gates.read(trained, data, 7, name) for name in gates.CANDIDATES}
     expected = record_split(trained, "train", samples=7)
     tokens = next(iter(expected.statistics.values()))["input"].steps
     assert read == {gates.ALONE: (7, 0), gates.RETURNED: (7, 0), gates.RECORDED: (7, tokens)}
@@ -38,7 +38,7 @@ def test_the_answer(folder):
     assert done.exit_code == 0, done.output
     answer = json.loads(done.stdout)
     assert set(answer) == {"threads", "times", "memory"}
-    assert [row["name"] for row in answer["times"]] == [*gates.CONTESTANTS]
+    assert [row["name"] for row in answer["times"]] == [*gates.CANDIDATES]
     assert answer["times"][1]["ratio"] == 1
     assert [(row["samples"], row["megabytes"]) for row in answer["memory"]] == [(3, 1.5), (30, 1.5)]
     assert answer["memory"][0]["tokens"] == 15
@@ -50,6 +50,6 @@ def test_without_a_run_the_model_is_random(folder, tmp_path):
         'task = "lm"\ndata = {name = "ptb"}\nmodel = {embedding = 4, hidden = 5, layers = 1}\n'
         'train = {epochs = 1, optimizer = {name = "adamw", lr = 0.1}}\nevaluate = {batch_size = 2, bptt = 3}\n'
     )
-    found = gates.measure(samples=2, rounds=1, recipe=str(recipe))
-    assert [row.tokens for row in found.memory] == [6, 60]
-    assert all(row.milliseconds > 0 and row.ratio > 0 for row in found.times)
+    times, memory = gates.measure(samples=2, rounds=1, recipe=str(recipe))
+    assert [row["tokens"] for row in memory.rows] == [6, 60]
+    assert all(row["milliseconds"] > 0 and row["ratio"] > 0 for row in times.rows)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from g2lstm.cli.bench import app
 from g2lstm.errors import G2Error
 from g2lstm.lab.bench import infer, peers
-from g2lstm.lab.bench.infer import CONTESTANTS, OURS, PEERS, Stack, make_ours, make_stack, measure
+from g2lstm.lab.bench.infer import CANDIDATES, OURS, PEERS, Stack, make_candidate, make_stack, measure_stacks
 
 TINY = Stack(6, 32, 2)
 
@@ -45,7 +45,7 @@ def test_ours_compute_the_stack_and_know_their_bytes():
     lstm, inputs = make_stack(TINY)
     sizes = {}
     for name, spec in OURS.items():
-        run, sizes[name] = make_ours(lstm, spec, inputs)
+        run, sizes[name] = make_candidate(name, lstm, inputs)
         run(3)
         if spec is None or "int8" in name:
             np.testing.assert_allclose(run(2), expected(lstm, inputs, 5), atol=1e-5 if spec is None else 0.6)
@@ -56,16 +56,17 @@ def test_ours_compute_the_stack_and_know_their_bytes():
 
 
 def test_the_table():
-    rounds = []
-    rows = list(measure(2, (TINY, Stack(3, 4, 1)), lambda: rounds.append(1)))
-    assert [row.name for row in rows] == [*CONTESTANTS] * 2
-    assert [row.stack for row in rows[:: len(CONTESTANTS)]] == ["6→32×2", "3→4×1"]
-    assert len(rounds) == 4
-    for k in (0, len(CONTESTANTS)):
-        medians = [row.microseconds for row in rows[k : k + len(PEERS)]]
-        assert rows[k + medians.index(min(medians))].ratio == 1
-    assert all(row.microseconds > 0 and row.ratio > 0 and not row.missing for row in rows)
-    assert [row.stored_bytes is None for row in rows[: len(CONTESTANTS)]] == [True] * len(PEERS) + [False] * len(OURS)
+    shown = []
+    rows = measure_stacks(2, (TINY, Stack(3, 4, 1)), lambda *progress: shown.append(progress)).rows
+    assert [row["name"] for row in rows] == [*CANDIDATES] * 2
+    assert [row["stack"] for row in rows[:: len(CANDIDATES)]] == ["6→32×2", "3→4×1"]
+    assert [(done, total) for what, done, total in shown if what == "rounds"] == [(0, 2), (1, 2), (2, 2)] * 2
+    for k in (0, len(CANDIDATES)):
+        medians = [row["microseconds"] for row in rows[k : k + len(PEERS)]]
+        assert rows[k + medians.index(min(medians))]["ratio"] == 1
+    assert all(row["microseconds"] > 0 and row["ratio"] > 0 and not row["missing"] for row in rows)
+    sizes = [row["stored_bytes"] for row in rows[: len(CANDIDATES)]]
+    assert [size is None for size in sizes] == [True] * len(PEERS) + [False] * len(OURS)
     assert str(Stack(650, 650, 2)) == "650×2"
 
 

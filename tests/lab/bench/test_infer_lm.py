@@ -6,8 +6,8 @@ import pytest
 
 import g2lstm
 from g2lstm.errors import G2Error
-from g2lstm.lab.bench import infer, infer_lm
-from g2lstm.lab.bench.infer import CONTESTANTS
+from g2lstm.lab.bench import infer
+from g2lstm.lab.bench.infer import CANDIDATES
 from tests.cli.command import run as command
 from tests.runs.toys import language_run, translation_run
 
@@ -21,17 +21,18 @@ def quick(monkeypatch, tmp_path):
 
 def test_the_table_has_size_speed_and_the_models_own_perplexity(tmp_path):
     run = language_run(tmp_path)
-    rows = {row.name: row for row in infer_lm.measure(run, rounds=2, tokens=60)}
-    assert list(rows) == list(CONTESTANTS)
+    rows = {row["name"]: row for row in infer.measure_language(run, rounds=2, tokens=60).rows}
+    assert list(rows) == list(CANDIDATES)
     trained = g2lstm.load(run)
     wanted = trained.score(trained.split("test").read(0, 61)).perplexity
     for name, row in rows.items():
-        assert row.perplexity == pytest.approx(wanted, rel=1e-5 if "float32" in name else 0.05), name
-        assert row.microseconds > 0
-    assert min(row.ratio for name, row in rows.items() if name in infer.PEERS) == 1
+        assert row["perplexity"] == pytest.approx(wanted, rel=1e-5 if "float32" in name else 0.05), name
+        assert row["microseconds"] > 0
+    assert min(row["ratio"] for name, row in rows.items() if name in infer.PEERS) == 1
     weights, biases = 4 * 12 * (10 + 12) + 4 * 10 * (12 + 10), 2 * 4 * (12 + 10)
-    assert rows["ours, float32"].megabytes == rows["torch.nn.LSTM float32"].megabytes == 4 * (weights + biases) / 1e6
-    assert rows["torch dynamic int8"].megabytes == (weights + 4 * biases) / 1e6
+    for name in ("ours, float32", "torch.nn.LSTM float32"):
+        assert rows[name]["megabytes"] == 4 * (weights + biases) / 1e6
+    assert rows["torch dynamic int8"]["megabytes"] == (weights + 4 * biases) / 1e6
 
 
 def test_what_is_missing_is_said(tmp_path, monkeypatch):
@@ -40,8 +41,11 @@ def test_what_is_missing_is_said(tmp_path, monkeypatch):
 
     monkeypatch.setitem(infer.PEERS, "torch dynamic int8", missing)
     run = language_run(tmp_path)
-    rows = {row.name: row for row in infer_lm.measure(run, rounds=1, tokens=20)}
-    assert rows["torch dynamic int8"] == ("torch dynamic int8", None, None, None, None, 20, "not available: not here")
+    rows = {row["name"]: row for row in infer.measure_language(run, rounds=1, tokens=20).rows}
+    assert rows["torch dynamic int8"] == {
+        "name": "torch dynamic int8", "megabytes": None, "microseconds": None, "ratio": None, "perplexity": None,
+        "tokens": 20, "missing": "not available: not here",
+    }  # fmt: skip
     done = command("bench", "infer", run, "--rounds", "1")
     assert done.returncode == 0, done.stderr
     assert "torch dynamic int8: not available: not here" in done.stdout
@@ -50,7 +54,7 @@ def test_what_is_missing_is_said(tmp_path, monkeypatch):
 def test_the_run_says_which_task_is_measured(tmp_path):
     language, translation = language_run(tmp_path / "lm"), translation_run(tmp_path / "mt")
     rows = json.loads(command("bench", "infer", language, "--rounds", "1", "--json").stdout)["rows"]
-    assert [row["name"] for row in rows] == list(CONTESTANTS)
+    assert [row["name"] for row in rows] == list(CANDIDATES)
     assert {row["tokens"] for row in rows} == {len(g2lstm.load(language).split("test")) - 1}
     rows = json.loads(command("bench", "infer", translation, "--json").stdout)["rows"]
     assert rows[0]["name"] == "beam 5"
@@ -64,4 +68,4 @@ def test_a_compressed_run_is_refused(tmp_path):
     assert command("compress", run, "small", "--no-score", "--out", tmp_path / "small").returncode == 0
     done = command("bench", "infer", tmp_path / "small")
     assert done.returncode == 2
-    assert "is compressed already; give the run that it was made of" in done.stderr
+    assert "is already compressed; use the run that it was made from" in done.stderr

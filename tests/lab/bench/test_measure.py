@@ -1,26 +1,36 @@
 """How time and memory are measured."""
 
+import subprocess
+import sys
+import time
+
 import numpy as np
+import psutil
+import pytest
 
 from g2lstm.lab.bench import measure
 
 
 def allocate(megabytes):
-    np.ones(megabytes * 2**20, np.uint8)
+    block = np.ones(megabytes * 2**20, np.uint8)
+    time.sleep(0.1)  # long enough to be sampled on a busy machine
+    del block
 
 
 def test_peak_memory_is_what_a_function_takes_beyond_its_warm_up():
-    peak = measure.peak_memory(allocate, (8,), (64,))
-    assert peak is None or 60 < peak < 80  # None where the system does not tell
+    assert 60 < measure.peak_memory(allocate, (8,), (64,)) < 80
 
 
-def test_where_the_system_does_not_tell_the_function_runs_all_the_same(monkeypatch, tmp_path):
-    called, sent = [], []
-    monkeypatch.setattr(measure, "_HIGH_WATER", tmp_path / "no" / "proc")
-    monkeypatch.setattr(measure.torch, "set_num_threads", lambda _: None)
-    sender = type("Sender", (), {"send": staticmethod(sent.append)})
-    measure._measure_peak(sender, 1, called.append, ("warm-up",), ("measured",))
-    assert (called, sent) == (["warm-up", "measured"], [None])
+def test_a_process_that_fails_is_an_error_here():
+    with pytest.raises(EOFError):
+        measure.peak_memory(allocate, (8,), ("much",))
+
+
+def test_the_processes_that_have_ended_hold_no_memory():
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    process = psutil.Process(ended.pid)
+    ended.wait()
+    assert measure.resident_bytes(process) == 0
 
 
 def test_rounds_are_interleaved_and_the_first_is_not_counted():
@@ -32,4 +42,11 @@ def test_rounds_are_interleaved_and_the_first_is_not_counted():
 
 
 def test_the_ratio_is_the_median_of_those_of_each_round():
-    assert measure.median_ratio([2.0, 9.0, 1.0], [1.0, 3.0, 1.0]) == 2.0
+    found = measure.timings({"ours": [2.0, 9.0, 1.0], "peer": [1.0, 3.0, 1.0]}, "peer")
+    assert found == {"ours": (2.0, 2.0), "peer": (1.0, 1.0)}
+
+
+def test_a_row_in_a_table():
+    row = {"shape": (3, 2), "name": "ours", "ms": 12.345, "peak": None}
+    fields = [measure.Field("shape", "B,I"), measure.Field("name", "name"), measure.Field("ms", "ms", ".1f")]
+    assert [field.text(row) for field in (*fields, measure.Field("peak", "MB", ".0f"))] == ["3,2", "ours", "12.3", "-"]

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from g2lstm.lab.bench import train_mt
-from g2lstm.lab.bench.train_mt import LoopModel
+from g2lstm.lab.bench import train
+from g2lstm.lab.bench.train import LoopModel
 from g2lstm.tasks.cross_entropy import cross_entropy
 from g2lstm.tasks.mt.model import TranslationModel
 
@@ -13,7 +13,7 @@ from g2lstm.tasks.mt.model import TranslationModel
 @pytest.mark.parametrize("softmax_inside", [True, False])
 def test_the_loop_is_the_same_model(monkeypatch, softmax_inside):
     for name, value in {"VOCABULARY": 30, "WIDTH": 8, "DROPOUT": 0.0}.items():
-        monkeypatch.setattr(train_mt, name, value)
+        monkeypatch.setattr(train, name, value)
     ours = TranslationModel(30, 30, 8, 8, 2, 2, tied="none", method="sigmoid").eval()
     with torch.no_grad():
         for parameter in ours.parameters():

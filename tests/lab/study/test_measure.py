@@ -46,12 +46,15 @@ def translation(tmp_path_factory):
 
 def measure(run, measurement):
     result = Measuring(run).measure(measurement, lambda done, total: None)
-    assert results.measured(run, measurement) == json.loads(json.dumps(result))
+    assert results.measured(run, measurement) == results.Measured.model_validate(json.loads(json.dumps(result)))
     return result
 
 
+ROWS = ("by_sentence", "weights", "trained_on_text")
+
+
 def without_rows(result):
-    return {name: value for name, value in result.items() if name not in ("by_sentence", "weights", "trained_on_text")}
+    return {name: value for name, value in result.items() if name not in ROWS}
 
 
 @pytest.mark.parametrize("measurement", [Measurement(), Measurement("valid", "hard"), Measurement(cache="recipe")])

@@ -5,10 +5,9 @@ import torch
 
 from g2lstm import G2Error
 from g2lstm.compression.spec import Spec
-from g2lstm.lab.study.demo import demo
 from g2lstm.lab.study.estimate import estimate
 from g2lstm.lab.study.plan import Measurement
-from g2lstm.lab.study.studies import STUDIES, find_study
+from g2lstm.lab.study.studies import STUDIES, demo, find_study
 
 ALL = [(name, scale) for name in STUDIES for scale in ("small", "paper") if (name, scale) != ("table5", "small")]
 
@@ -18,10 +17,10 @@ def test_every_study_is_whole(name, scale, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # the small scale is for two cores
     seeds = 1 if name == "figures" else 2
     study = find_study(name, scale, seeds)
-    names = [plan.name for plan in study.plans]
+    names = [plan.name for plan in study.runs]
     assert len(set(names)) == len(names)
     seen = set()
-    for plan in study.plans:
+    for plan in study.runs:
         recipe = plan.load(tmp_path)
         assert recipe.train.seed == plan.seed
         assert plan.starts_from is None or plan.starts_from in seen, "a run comes after the one it starts from"
@@ -35,7 +34,7 @@ def test_every_study_is_whole(name, scale, tmp_path, monkeypatch):
     for table in study.tables:
         assert table.title
         for column in table.columns:
-            mine = [plan for plan in study.plans if plan.series == column.series]
+            mine = [plan for plan in study.runs if plan.recipe == column.recipe]
             assert {plan.row for plan in mine} >= set(column.paper)
             assert {plan.seed for plan in mine} == set(range(1, seeds + 1))
             for plan in mine:
@@ -43,7 +42,7 @@ def test_every_study_is_whole(name, scale, tmp_path, monkeypatch):
 
 
 def overrides_of(name, scale="small"):
-    return {plan.name: plan.overrides for plan in find_study(name, scale, 1).plans}
+    return {plan.name: plan.overrides for plan in find_study(name, scale, 1).runs}
 
 
 def test_names_of_runs_say_recipe_method_and_seed():
@@ -102,11 +101,11 @@ def test_ranks_that_do_not_fit_are_left_out_and_told():
         "svd 4",
         "svd 2",
     ]
-    assert "A rank of 64 is more than layers 20 wide have." in table.notes
+    assert "Rank 64 is left out: the layers are only 20 wide." in table.notes
 
 
 def test_ablations_change_one_thing_each(tmp_path):
-    plans = {plan.row: plan for plan in find_study("ablations", "small", 1).plans}
+    plans = {plan.row: plan for plan in find_study("ablations", "small", 1).runs}
     base = plans["gumbel"].load(tmp_path).model_dump()
     changed = {
         row: {
@@ -137,7 +136,7 @@ def test_ablations_change_one_thing_each(tmp_path):
 
 def test_what_a_row_is_called_by_is_not_overridden(tmp_path):
     overrides = ["model.layers=3", "model.tau=0.7", "train.epochs=10"]
-    plans = {plan.row: plan.load(tmp_path) for plan in find_study("ablations", "small", 1, overrides).plans}
+    plans = {plan.row: plan.load(tmp_path) for plan in find_study("ablations", "small", 1, overrides).runs}
     assert plans["gumbel"].model.layers == 3
     assert plans["deep-gumbel"].model.layers == 8
     assert [plans[row].model.tau for row in ("gumbel", "tau0.3")] == [0.7, 0.3]
@@ -146,7 +145,7 @@ def test_what_a_row_is_called_by_is_not_overridden(tmp_path):
 
 @pytest.mark.parametrize("name", ["table1", "table3", "ablations"])
 def test_temperature_and_noise_are_those_of_g2_alone(name, tmp_path):
-    plans = find_study(name, "small", 1, ["model.tau=0.7", "model.noise_rate = 0.4"]).plans
+    plans = find_study(name, "small", 1, ["model.tau=0.7", "model.noise_rate = 0.4"]).runs
     recipes = [(plan.row, plan.load(tmp_path).model) for plan in plans]
     ours = [model for row, model in recipes if row == "gumbel"]
     assert {(model.tau, model.noise_rate) for model in ours} == {(0.7, 0.4)}
@@ -156,17 +155,17 @@ def test_temperature_and_noise_are_those_of_g2_alone(name, tmp_path):
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_methods_and_seeds_are_the_studys_own(name):
-    with pytest.raises(G2Error, match=r"model.method cannot be set here: .*--only"):
+    with pytest.raises(G2Error, match=r"can't change model.method here: .*--only"):
         find_study(name, "paper", 1, ["model.method=sigmoid"])
-    with pytest.raises(G2Error, match="train.seed cannot be set here: --seeds N"):
+    with pytest.raises(G2Error, match="can't change train.seed here: --seeds N"):
         find_study(name, "paper", 1, ["train.seed = 2"])
-    with pytest.raises(G2Error, match="model cannot be set here"):
+    with pytest.raises(G2Error, match="can't change model here"):
         find_study(name, "paper", 1, ['model={method="sigmoid"}'])
 
 
 def test_the_demo_takes_another_seed_but_no_method(tmp_path):
-    assert {plan.load(tmp_path).train.seed for plan in demo(["train.seed=5"]).plans} == {5}
-    with pytest.raises(G2Error, match="model.method cannot be set here: the demo compares all"):
+    assert {plan.load(tmp_path).train.seed for plan in demo(["train.seed=5"]).runs} == {5}
+    with pytest.raises(G2Error, match="can't change model.method here: the demo compares all"):
         demo(["model.method=sigmoid"])
 
 
@@ -194,4 +193,4 @@ def test_unknown_names_are_told():
 def test_other_texts_do_not_stand_beside_the_papers_figures(override):
     (table,) = find_study("table3", "small", 1, [override]).tables
     assert not any(column.paper for column in table.columns)
-    assert table.notes[0] == f"Not on what the title says, but with {override}; so the paper's figures are left out."
+    assert table.notes[0] == f"This is not the data of the title, but {override}, so the paper's figures are left out."

@@ -9,21 +9,20 @@ import numpy as np
 import pytest
 
 from g2lstm.lab.study import results
-from g2lstm.lab.study.forms import in_words, to_json, to_markdown
-from g2lstm.lab.study.plan import Column, Measurement, TablePlan, methods_with_seeds
+from g2lstm.lab.study.plan import Column, Measurement, PlannedTable, methods_with_seeds
 from g2lstm.lab.study.significance import Term, bootstrap, perplexity_of
 from g2lstm.lab.study.table import LEAST, build, signed
 
 SVD = Measurement(compression="gates=svd:2")
 COLUMNS = (
-    Column("test", "trained", paper={"sigmoid": 58.8, "gumbel": 58.2}, paper_digits=1),
-    Column("svd 2", "trained", SVD, against=Measurement(), paper={"gumbel": 1.2}),
-    Column("saturated", "trained", what="saturation"),
-    Column("valid", "trained", Measurement("valid")),
+    Column("test", "ptb-small", paper={"sigmoid": 58.8, "gumbel": 58.2}, digits=1),
+    Column("svd 2", "ptb-small", SVD, against=Measurement(), paper={"gumbel": 1.2}),
+    Column("saturated", "ptb-small", what="saturation"),
+    Column("valid", "ptb-small", Measurement("valid")),
 )
-PLAN = TablePlan("A table", {"sigmoid": "LSTM", "gumbel": "G²"}, COLUMNS, (("gumbel", "sigmoid"),), ("A note.",))
+PLAN = PlannedTable("A table", {"sigmoid": "LSTM", "gumbel": "G²"}, COLUMNS, (("gumbel", "sigmoid"),), ("A note.",))
 ONE = replace(PLAN, columns=COLUMNS[:1])
-RUNS = methods_with_seeds("ptb-small", COLUMNS, series="trained", seeds=2)
+RUNS = methods_with_seeds("ptb-small", COLUMNS, seeds=2)
 
 
 def losses(seed, mean, sentences):
@@ -35,7 +34,13 @@ def losses(seed, mean, sentences):
 def result(seed, mean, *, sentences=60, **more):
     rows = losses(seed, mean, sentences)
     nats, tokens = np.sum(rows, axis=0)
-    return {"perplexity": float(np.exp(nats / tokens)), "signature": f"s{seed}", **more, "by_sentence": rows}
+    return {
+        "perplexity": float(np.exp(nats / tokens)),
+        "signature": f"s{seed}",
+        "data": "x/0",
+        **more,
+        "by_sentence": rows,
+    }
 
 
 @pytest.fixture
@@ -60,7 +65,7 @@ def out(tmp_path):
 
 def scores(out, row, measurement):
     found = [results.measured(out / run.name, measurement) for run in RUNS if run.row == row]
-    return [results.score_of(one) for one in found if one]
+    return [one.score for one in found if one]
 
 
 def test_cells_are_means_and_deviations_over_seeds(out):
@@ -101,7 +106,7 @@ def test_comparisons_are_bootstraps_over_the_same_sentences(out):
     }
 
     def rows(row, way, seeds):
-        return [results.sentences_of(by_run[row, seed, way]) for seed in seeds]
+        return [by_run[row, seed, way].sentences for seed in seeds]
 
     plain = [Term(1, rows("gumbel", Measurement(), (1, 2))), Term(-1, rows("sigmoid", Measurement(), (1, 2)))]
     assert table.comparisons[0].difference == bootstrap(plain, perplexity_of, block=3)
@@ -115,8 +120,8 @@ def test_comparisons_are_bootstraps_over_the_same_sentences(out):
     assert table.comparisons[0].by_seed == {1: each[0], 2: each[1]}
     seeds = f"1: {signed(each[0])}, 2: {signed(each[1])}"
     words = ("G² − LSTM", "test", seeds, signed(value), f"{signed(low)} to {signed(high)}", "< 0.002")
-    assert in_words(table.comparisons[0]) == words
-    assert in_words(table.comparisons[1])[2] == "1"
+    assert table.comparisons[0].in_words() == words
+    assert table.comparisons[1].in_words()[2] == "1"
 
 
 def test_notes_tell_epochs_and_partial_data(out):
@@ -129,7 +134,7 @@ def test_notes_tell_epochs_and_partial_data(out):
 
 
 def test_as_markdown(out):
-    lines = to_markdown(build(PLAN, RUNS, out)).splitlines()
+    lines = build(PLAN, RUNS, out).to_markdown().splitlines()
     assert lines[0] == "### A table"
     assert lines[2] == "|  | test | svd 2 | saturated | valid |"
     assert lines[3] == "| --- | --- | --- | --- | --- |"
@@ -139,7 +144,7 @@ def test_as_markdown(out):
 
 
 def test_as_json(out):
-    table = json.loads(json.dumps(to_json(build(PLAN, RUNS, out))))
+    table = json.loads(json.dumps(build(PLAN, RUNS, out).to_json()))
     assert table["rows"][2]["row"] == "G²"
     assert table["rows"][2]["cells"][0]["values"] == scores(out, "gumbel", Measurement())
     assert set(table["comparisons"][0]) == {"rows", "column", "by_seed", "value", "low", "high", "p_value"}
@@ -173,10 +178,10 @@ def test_rows_that_are_not_trained_are_told(out):
 
 @pytest.mark.parametrize(
     "other",
-    [{"signature": "a|data:x/2|b"}, {"trained_on": "8 of about 10 pairs"}, {"trained_on_text": "of other words"}],
+    [{"data": "x/2"}, {"trained_on": "8 of about 10 pairs"}, {"trained_on_text": "of other words"}],
 )
 def test_rows_of_other_texts_are_not_compared(out, other):
-    first = {"signature": "a|data:x/1|b", "trained_on": "9 of about 10 pairs", "trained_on_text": "of words"}
+    first = {"data": "x/1", "trained_on": "9 of about 10 pairs", "trained_on_text": "of words"}
     for run in RUNS:
         mine = first if run.row == "gumbel" else first | other
         results.keep(out / run.name, Measurement(), result(7, 4.0, **mine))
@@ -194,16 +199,16 @@ def test_what_earlier_versions_did_not_write_is_no_difference(out):
     assert not any("not compared" in note for note in table.notes)
 
 
-@pytest.mark.parametrize("base", [{"cache": "20,0.5,0.1"}, {"signature": "a|data:x/2|b"}])
+@pytest.mark.parametrize("base", [{"cache": "20,0.5,0.1"}, {"data": "x/2"}])
 def test_a_difference_is_of_one_cache_and_one_text(out, base):
-    same = {"signature": "a|data:x/1|b", "cache": "10,0.5,0.1"}
+    same = {"data": "x/1", "cache": "10,0.5,0.1"}
     for run in RUNS:
         is_apart = run.row == "gumbel" and run.seed == 1
         results.keep(out / run.name, Measurement(), result(7, 4.0, **same | (base if is_apart else {})))
         results.keep(out / run.name, SVD, result(7, 4.1, **same))
     table = build(PLAN, RUNS, out)
     assert [len(cells[1].values) for _, cells in table.rows[::2]] == [2, 1]
-    assert "ptb-small-gumbel-seed1 has no svd 2: measured on another text or" in " ".join(table.notes)
+    assert "ptb-small-gumbel-seed1 has no svd 2: its scores are on different texts or" in " ".join(table.notes)
 
 
 def test_what_is_left_out_is_counted_and_told(out):
@@ -224,7 +229,7 @@ def test_all_runs_may_be_left_out(out):
 
 def test_seeds_of_other_texts_are_not_averaged(out):
     for run in RUNS:
-        mine = {"signature": f"a|data:x/{run.seed}|b"} if run.row == "sigmoid" else {}
+        mine = {"data": f"x/{run.seed}"} if run.row == "sigmoid" else {}
         results.keep(out / run.name, Measurement(), result(7, 4.0 + run.seed, **mine))
     table = build(PLAN, RUNS, out)
     first, second = scores(out, "sigmoid", Measurement())
@@ -250,7 +255,7 @@ def test_a_text_of_few_sentences_tells_nothing(out):
         results.keep(out / run.name, Measurement(), result(7, 4.0, sentences=LEAST - 1))
     table = build(ONE, RUNS, out)
     assert table.comparisons == ()
-    assert "A test text of 19 sentences cannot tell a difference from chance; 20 can." in table.notes
+    assert "A test text of 19 sentences can't tell a difference from chance; 20 can." in table.notes
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.004, "+0.00"), (-0.004, "+0.00"), (-0.006, "−0.01"), (1.234, "+1.23")])
