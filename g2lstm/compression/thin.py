@@ -28,7 +28,8 @@ class ThinWeights(Weights):
     def from_x(self, x: Tensor) -> Tensor:
         """W_x x + b: (..., 4H) of x (..., I)."""
         product = _multiply(self.x_parts, x)
-        return product if self.bias is None else product + self.bias
+        bias = self.bias()
+        return product if bias is None else product + bias
 
     def from_h(self, h: Tensor) -> Tensor:
         """W_h h: (..., 4H) of h (..., R)."""

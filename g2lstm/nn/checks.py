@@ -184,8 +184,8 @@ def _state_shape(layer: "GatedLSTM", name: str, batch: int | None) -> tuple[int,
 
 def is_autocast(x: Tensor) -> bool:
     """Whether the caller's autocast wants this computed in its own dtype; as in torch, float64 is left alone."""
-    device = x.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device) and x.dtype != torch.float64
+    device = x.device.type  # torch raises for "meta", and older ones cannot compile `is_autocast_available`
+    return device != "meta" and torch.is_autocast_enabled(device) and x.dtype != torch.float64
 
 
 def arrange_noise(layer: "GatedLSTM", noise: Sequence[Tensor], arranged: Arranged) -> list[Tensor]:

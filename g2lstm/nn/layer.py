@@ -21,23 +21,22 @@ class Weights(NamedTuple):
     w_r: Tensor | None  # (R, H), the projection h = W_r (o tanh c)
     choice: Tensor | None = None  # of weights that DropConnect has yet to drop from W_h, see `draw_drop`
 
-    @property
+    # Methods, not properties: the compilers of older torch versions cannot trace those of a tuple.
     def dropped(self) -> "Weights":
         """With DropConnect applied to W_h."""
         return self if self.choice is None else self._replace(w_h=drop(self.w_h, self.choice), choice=None)
 
-    @property
     def bias(self) -> Tensor | None:
         """The sum of the two biases; torch keeps two for cuDNN's sake."""
         return None if self.b_x is None or self.b_h is None else self.b_x + self.b_h
 
     def from_x(self, x: Tensor) -> Tensor:
         """What the input adds to the pre-activations, W_x x + b: x (..., I) to (..., 4H)."""
-        return product(x, self.w_x, self.bias)
+        return product(x, self.w_x, self.bias())
 
     def from_h(self, h: Tensor) -> Tensor:
         """What the last output adds to them, W_h h with DropConnect: h (..., R) to (..., 4H)."""
-        return product(h, self.dropped.w_h)
+        return product(h, self.dropped().w_h)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Weights":
         """With `function` applied to each tensor."""
@@ -74,11 +73,6 @@ class Direction(NamedTuple):
     noise: Tensor | None  # (T, B, 2H) or (N, 2H); 3H where the output gate is sampled too
     batch_sizes: Tensor | None  # (T,) int64 on the CPU
     backwards: bool  # whether it runs from the last step to the first
-
-    @property
-    def step_count(self) -> int:
-        """T."""
-        return len(self.x if self.batch_sizes is None else self.batch_sizes)
 
 
 class LayerOutput(NamedTuple):

@@ -14,6 +14,7 @@ from g2lstm.nn.gate import GateRule, Gates, GateValues
 from g2lstm.nn.layer import Backend, Direction, LayerOutput, Weights, gate_values
 from g2lstm.nn.random import draw_drop, draw_noise
 
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # torch 2.7 and later
 DEFAULT_TAU = {"gumbel": 0.9, "sharpened": 0.2, "sigmoid": 1.0}
 
 
@@ -132,9 +133,9 @@ class GatedLSTM(nn.Module):
     def _choose_backend(self, device: torch.device, rule: GateRule) -> Backend:
         """The function that runs a layer.
 
-        On a CPU, "auto" takes the native kernel for training, for hard gates, which torch's fused LSTM does not have,
-        and for gradients under `torch.compile`, which cannot trace the fused one. Everywhere else it takes the fused
-        LSTM, except that hard gates on other devices are left to the plain loop.
+        On a CPU, "auto" takes the native kernel for training and for hard gates, which torch's fused LSTM does not
+        have; everywhere else it takes the fused LSTM, except that hard gates on other devices are left to the plain
+        loop. With gradients, `torch.compile` cannot trace the fused LSTM of a CPU, so the native kernel replaces it.
         """
         on_cpu = device.type == "cpu"
         if self.backend == "native" and not on_cpu:
@@ -144,10 +145,9 @@ class GatedLSTM(nn.Module):
             )
         backend = self.backend
         if backend == "auto":
-            if on_cpu and (self.training or rule.hard or stock.compiles_with_gradients()):
-                backend = "native"
-            else:
-                backend = "reference" if rule.hard else "stock"
+            backend = "native" if on_cpu and (self.training or rule.hard) else "reference" if rule.hard else "stock"
+        if backend == "stock" and on_cpu and torch.compiler.is_compiling() and torch.is_grad_enabled():
+            backend = "stock" if _is_exporting() else "native"
         return {"native": native, "reference": reference, "stock": stock}[backend].run_layer
 
     @property

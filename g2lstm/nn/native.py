@@ -4,6 +4,8 @@ Its forward and backward pass are registered as torch operators, so that `torch.
 outside of these they are called directly, which saves the dispatch.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -17,7 +19,7 @@ from g2lstm.nn.random import drop
 def _run(direction: Direction) -> LayerOutput:
     x, h, c, weights, rule, noise, batch_sizes, backwards = direction
     run = _layer_forward if torch.compiler.is_compiling() else _Layer.apply
-    tensors = (x, weights.w_x, weights.w_h, weights.bias, weights.w_r, noise, h, c, batch_sizes, weights.choice)
+    tensors = (x, weights.w_x, weights.w_h, weights.bias(), weights.w_r, noise, h, c, batch_sizes, weights.choice)
     out, h_last, c_last, _, _ = run(*tensors, backwards, rule.tau, rule.gates, rule.hard)
     return LayerOutput(out.to(x.dtype), h_last.to(x.dtype), c_last.to(x.dtype))  # low precision is computed in float32
 
@@ -158,10 +160,9 @@ def _save_for_backward(ctx, inputs, output):  # type: ignore[no-untyped-def]
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx, d_out, d_h_last, d_c_last, _values, _cells):  # type: ignore[no-untyped-def]
+def _backward(gradients, ctx, d_out, d_h_last, d_c_last, _values, _cells):  # type: ignore[no-untyped-def]
     x, *others = ctx.saved_tensors
     has_projection, wants_x = others[2] is not None, ctx.needs_input_grad[0]
-    gradients = _layer_backward if torch.compiler.is_compiling() else _Gradients.apply
     grads = gradients(d_out, d_h_last, d_c_last, x, *others, *ctx.settings, wants_x)
     d_x, d_w_x, d_w_h, d_bias, d_w_r, d_h, d_c = (g.to(x.dtype) for g in grads)
     constants = (None,) * (2 + len(ctx.settings))
@@ -175,7 +176,7 @@ def _refuse_double_backward(ctx, *grads):  # type: ignore[no-untyped-def]
     )
 
 
-_layer_forward.register_autograd(_backward, setup_context=_save_for_backward)
+_layer_forward.register_autograd(partial(_backward, _layer_backward), setup_context=_save_for_backward)
 _layer_backward.register_autograd(_refuse_double_backward)
 
 
@@ -188,7 +189,10 @@ class _Layer(torch.autograd.Function):
         return _forward(*inputs)
 
     setup_context = staticmethod(_save_for_backward)
-    backward = staticmethod(_backward)
+
+    @staticmethod
+    def backward(ctx, *grads):  # type: ignore[no-untyped-def]
+        return _backward(_Gradients.apply, ctx, *grads)
 
 
 class _Gradients(torch.autograd.Function):

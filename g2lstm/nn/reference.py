@@ -8,7 +8,7 @@ from g2lstm.nn.layer import Direction, LayerOutput, in_each_direction, product
 
 def _run(direction: Direction) -> LayerOutput:
     x, h, c, weights, rule, noise, batch_sizes, backwards = direction
-    weights = weights.dropped
+    weights = weights.dropped()
     steps = x.unbind(0) if batch_sizes is None else x.split(batch_sizes.tolist())
     noises: tuple[Tensor | None, ...] = (None,) * len(steps)
     if noise is not None:

@@ -7,8 +7,7 @@ by tau, whose input is [x, noise], and whose input weights are [W_x | 1] on thos
 from collections.abc import Sequence
 
 import torch
-from torch import _VF, Tensor
-from torch._compile import _disable_dynamo
+from torch import Tensor
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.gate import GateRule
@@ -18,7 +17,7 @@ from g2lstm.nn.layer import Direction, LayerOutput, Weights
 def run_layer(directions: Sequence[Direction]) -> LayerOutput:
     """See `g2lstm.nn.layer.Backend`."""
     x, _, c, _, rule, _, batch_sizes, _ = directions[0]
-    weights = fold([one.weights.dropped for one in directions], rule)
+    weights = fold([one.weights.dropped() for one in directions], rule)
     noise = [one.noise for one in directions if one.noise is not None]
     if noise:
         columns = [_noise_columns(d, len(noise), c.size(-1), rule, x) for d in range(len(noise))]
@@ -50,29 +49,12 @@ def fused(
         weights = [w.map(Tensor.float) for w in weights]
         wide = fused(x.float(), h.float(), c.float(), weights, batch_sizes, layers)
         return LayerOutput(*(tensor.to(x.dtype) for tensor in wide))
-    if x.device.type == "cpu" and compiles_with_gradients():
-        return _fused_uncompiled(x, h, c, weights, batch_sizes, layers)
-    return _fused(x, h, c, weights, batch_sizes, layers)
-
-
-def compiles_with_gradients() -> bool:
-    """Whether `torch.compile` is tracing with gradients on: it cannot trace oneDNN's fused LSTM then."""
-    return torch.compiler.is_compiling() and not torch.compiler.is_exporting() and torch.is_grad_enabled()
-
-
-def _fused(
-    x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Weights], batch_sizes: Tensor | None, layers: int
-) -> LayerOutput:
     flat = [tensor for w in weights for tensor in w.flat()]
     has_bias, bidirectional = weights[0].b_x is not None, len(weights) == 2 * layers
     train = torch.is_grad_enabled()  # without dropout the output is the same; cuDNN needs it to run backward
     if batch_sizes is None:
-        return LayerOutput(*_VF.lstm(x, (h, c), flat, has_bias, layers, 0.0, train, bidirectional, False))
-    return LayerOutput(*_VF.lstm(x, batch_sizes, (h, c), flat, has_bias, layers, 0.0, train, bidirectional))
-
-
-# `torch.compiler.disable` does the same, but imports the compiler at once, which doubles the time of our own import.
-_fused_uncompiled = _disable_dynamo(_fused)
+        return LayerOutput(*torch.lstm(x, (h, c), flat, has_bias, layers, 0.0, train, bidirectional, False))
+    return LayerOutput(*torch.lstm(x, batch_sizes, (h, c), flat, has_bias, layers, 0.0, train, bidirectional))
 
 
 def _noise_columns(direction: int, directions: int, hidden: int, rule: GateRule, like: Tensor) -> Tensor:

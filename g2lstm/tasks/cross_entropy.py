@@ -1,25 +1,28 @@
-"""Cross entropy of a softmax over a vocabulary, which never holds all the logits."""
+"""Cross entropy of a softmax over a vocabulary, without ever holding all the logits."""
 
 import torch
-from torch import Tensor
-from torch.nn import LinearCrossEntropyOptions
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own usage
+from torch.utils.checkpoint import checkpoint
 
 from g2lstm.errors import G2Error
 
 _CHUNK_ROWS = 128  # fewer rows make slow matrix products, more only take memory
 _CHUNK_LOGITS = 1 << 21  # with a small vocabulary a chunk may have more rows: 8 MB of float32 logits
+_Options = getattr(nn, "LinearCrossEntropyOptions", None)  # torch 2.13 and later
 
 
 def cross_entropy(
     features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, *, reduction: str = "mean"
 ) -> Tensor:
-    """Cross entropy of a softmax over `features @ weight.T + bias`, computed from a chunk of rows at a time.
+    """Cross entropy of a softmax over `features @ weight.T + bias`, computed one chunk of rows at a time.
 
-    Loss and gradients of a chunk are computed together while its logits are in the processor's cache, then the logits
-    are forgotten: less memory than the full logits, and less time. Always in the precision of the weights, under
-    autocast too, because a sum over V exponentials in bfloat16 is no measure of anything. There is no second
-    derivative where more than one chunk is needed.
+    Torch 2.13 computes loss and gradients of a chunk together, while its logits are in the processor's cache, and then
+    forgets the logits: that takes less memory than the full logits, and less time, but there is no second derivative.
+    With an older torch the logits of a chunk are computed again in the backward pass.
+
+    It is always in the precision of the weights, under autocast too, because a sum over V exponentials in bfloat16 is
+    worthless.
 
     Args:
         features: (N, E).
@@ -39,16 +42,34 @@ def cross_entropy(
     with torch.autocast(features.device.type, enabled=False):
         features = features.to(weight.dtype)
         if len(features) <= rows:
-            return F.cross_entropy(F.linear(features, weight, bias), targets, reduction=reduction)
-        options = LinearCrossEntropyOptions(batch_chunk_size=rows)
+            return _of_logits(features, weight, bias, targets, reduction)
+        if _Options is None:
+            return _in_chunks(features, weight, bias, targets, reduction, rows)
+        options = _Options(batch_chunk_size=rows)
         return F.linear_cross_entropy(features, weight, targets, linear_bias=bias, reduction=reduction, options=options)
+
+
+def _of_logits(features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, reduction: str) -> Tensor:
+    return F.cross_entropy(F.linear(features, weight, bias), targets, reduction=reduction)
+
+
+def _in_chunks(
+    features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, reduction: str, rows: int
+) -> Tensor:
+    losses = torch.cat(
+        [
+            checkpoint(_of_logits, x, weight, bias, y, "none", use_reentrant=False, preserve_rng_state=False)
+            for x, y in zip(features.split(rows), targets.split(rows), strict=True)
+        ]
+    )
+    return losses if reduction == "none" else losses.mean() if reduction == "mean" else losses.sum()
 
 
 def smoothing_penalty(features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
     """(N,): cross entropy + s * this is the cross entropy with s of the target's probability spread over all V tokens.
 
-    It is the target's logit minus the mean of all V. For with z the logits and L their log-sum-exp, cross entropy is
-    L - z[target], and against a uniform target L - mean(z); the difference of the two is linear in the features.
+    It is the target's logit minus the mean of all V: with z the logits and L their log-sum-exp, cross entropy is
+    L - z[target], and against a uniform target L - mean(z). The difference of the two is linear in the features.
 
     Args:
         features: (N, E); this and the others as in `cross_entropy`.

@@ -23,6 +23,15 @@ def _chunks(request, monkeypatch):
     monkeypatch.setattr(loss_module, "_CHUNK_LOGITS", 1)
 
 
+@pytest.fixture(params=["torch's chunks", "our chunks"], autouse=True)
+def _torch(request, monkeypatch):
+    """With torch's own chunked loss, and as with a torch that does not have it."""
+    if request.param == "our chunks":
+        monkeypatch.setattr(loss_module, "_Options", None)
+    elif loss_module._Options is None:
+        pytest.skip("this torch has no chunked loss")
+
+
 @pytest.mark.usefixtures("_chunks")
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("has_bias", [True, False])
@@ -46,6 +55,18 @@ def test_large_problem_takes_the_chunked_path_in_single_precision():
     assert len(features) > max(loss_module._CHUNK_ROWS, loss_module._CHUNK_LOGITS // 9000)
     got = cross_entropy(features, weight, bias, targets, reduction="none")
     assert torch.allclose(got, F.cross_entropy(F.linear(features, weight, bias), targets, reduction="none"), atol=1e-5)
+
+
+def test_our_chunks_keep_no_logits(monkeypatch):
+    """What autograd keeps for the backward pass is inputs and losses, but nothing of (rows, V)."""
+    monkeypatch.setattr(loss_module, "_Options", None)
+    monkeypatch.setattr(loss_module, "_CHUNK_LOGITS", 1)
+    features, weight, bias, targets = inputs(400, 8, 900)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
+        loss = cross_entropy(features, weight, bias, targets)
+    assert max(kept, default=0) <= weight.numel()
+    loss.backward()
 
 
 @pytest.mark.usefixtures("_chunks")
