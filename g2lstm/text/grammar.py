@@ -166,7 +166,7 @@ class _Speaker:
         has_relative = False
         if verb.case:
             # "er ruft den mann , der schläft , an" is correct, but nobody says it.
-            rest = self._noun_phrase(verb.objects.split(), verb.case, relative=relatives and not verb.particle)
+            rest = self._noun_phrase(verb.objects, verb.case, relative=relatives and not verb.particle)
             has_relative = _OPEN in rest.german
             clause = clause._replace(rest=rest)
         elif not verb.particle and self._happens(0.5):
@@ -202,7 +202,7 @@ class _Speaker:
     def _subject(self, verb: Verb, *, relative: bool = False) -> Phrase:
         if self._happens(0.35):
             return self._choose(self._words.pronouns)
-        return self._noun_phrase(verb.subjects.split(), "nom", relative=relative)
+        return self._noun_phrase(verb.subjects, "nom", relative=relative)
 
     def _noun_phrase(
         self, kinds: Sequence[str], case: str, *, relative: bool = False, adjective: bool = True
@@ -245,11 +245,11 @@ class _Speaker:
         """
         form = "p" if is_plural else noun.gender
         is_person = noun.kind == "person"
-        doing = [verb for verb in self._words.verbs if noun.kind in verb.subjects.split()]
+        doing = [verb for verb in self._words.verbs if noun.kind in verb.subjects]
         if doing and self._happens(0.6):
             who = Phrase([self._words.definite["nom"][form]], ["who" if is_person else "that"], is_plural)
             return self._about(who, self._choose(doing), relatives=False).subordinate()
-        done = [verb for verb in self._words.verbs if noun.kind in verb.objects.split()]
+        done = [verb for verb in self._words.verbs if noun.kind in verb.objects]
         verb = self._choose([verb for verb in done if verb.case == "acc" or not is_plural])
         pronoun = self._words.definite[verb.case][form]
         is_clear = pronoun == "den" or verb.case == "dat"

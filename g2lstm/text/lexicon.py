@@ -1,10 +1,15 @@
 """The words of the embedded translation corpus, read from lexicon.toml."""
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator
+
+Words = Annotated[list[str], BeforeValidator(str.split)]  # a string in the file
+Kinds = Annotated[tuple[str, ...], BeforeValidator(str.split)]  # likewise
+Forms = dict[str, dict[str, str]]  # by case, then by gender or "p" for plural
 
 
 class Noun(NamedTuple):
@@ -27,16 +32,16 @@ class Verb(NamedTuple):
     plural: str
     english: str
     english_plural: str
-    subjects: str
+    subjects: Kinds
     case: str = ""
-    objects: str = ""
+    objects: Kinds = ()
 
 
 class Phrase(NamedTuple):
     """Some words in both languages."""
 
-    german: list[str]
-    english: list[str]
+    german: Words
+    english: Words
     is_plural: bool = False
 
     def followed_by(self, *others: "Phrase") -> "Phrase":
@@ -45,26 +50,26 @@ class Phrase(NamedTuple):
         return Phrase(german, [word for phrase in (self, *others) for word in phrase.english])
 
 
-class Lexicon(NamedTuple):
+class Lexicon(BaseModel):
     """The tables of lexicon.toml, which explains them."""
 
-    nouns: Sequence[Noun]
-    not_owned: Sequence[str]
-    verbs: Sequence[Verb]
+    nouns: list[Noun]
+    not_owned: list[str]
+    verbs: list[Verb]
     be: Verb
-    modals: Sequence[Verb]
-    speech: Sequence[tuple[Verb, Phrase]]
-    conjunctions: Sequence[Phrase]
-    pronouns: Sequence[Phrase]
-    times: Sequence[Phrase]
-    places: Sequence[Phrase]
-    numbers: Sequence[tuple[str, str]]
-    adjectives: Mapping[str, str]
-    adjectives_of: Mapping[str, Sequence[str]]
-    definite: Mapping[str, Mapping[str, str]]
-    indefinite_ending: Mapping[str, Mapping[str, str]]
-    weak_ending: Mapping[str, Mapping[str, str]]
-    mixed_ending: Mapping[str, Mapping[str, str]]
+    modals: list[Verb]
+    speech: list[tuple[Verb, Phrase]]
+    conjunctions: list[Phrase]
+    pronouns: list[Phrase]
+    times: list[Phrase]
+    places: list[Phrase]
+    numbers: list[tuple[str, str]]
+    adjectives: dict[str, str]
+    adjectives_of: dict[str, Words]
+    definite: Forms
+    indefinite_ending: Forms
+    weak_ending: Forms
+    mixed_ending: Forms
 
     def number(self, value: int) -> Phrase:
         """A number from 2 to 29 as one word: "einundzwanzig", "twenty-one"."""
@@ -78,17 +83,4 @@ class Lexicon(NamedTuple):
 @cache
 def load_lexicon() -> Lexicon:
     """The words that sentences are made of."""
-
-    def phrases(rows: Iterable[Sequence[str]]) -> list[Phrase]:
-        return [Phrase(german.split(), english.split(), bool(is_plural)) for german, english, *is_plural in rows]
-
-    tables = tomllib.loads((files("g2lstm.text") / "lexicon.toml").read_text(encoding="utf-8"))
-    tables["nouns"] = [Noun(*row) for row in tables["nouns"]]
-    tables["be"] = Verb(*tables["be"])
-    for name in ("verbs", "modals"):
-        tables[name] = [Verb(*row) for row in tables[name]]
-    for name in ("conjunctions", "pronouns", "times", "places"):
-        tables[name] = phrases(tables[name])
-    tables["speech"] = [(Verb(*verb), *phrases([conjunction])) for verb, conjunction in tables["speech"]]
-    tables["adjectives_of"] = {kind: words.split() for kind, words in tables["adjectives_of"].items()}
-    return Lexicon(**tables)
+    return Lexicon.model_validate(tomllib.loads((files("g2lstm.text") / "lexicon.toml").read_text(encoding="utf-8")))

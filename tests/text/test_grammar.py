@@ -98,7 +98,7 @@ def test_declension(noun: str, case: str, phrases: str) -> None:
         plural = {f"die kleinen {one.plural}", f"zwei kleine {one.plural}"}
         if noun != "junge":  # whom nobody owns
             plural.add(f"meine kleinen {one.plural}")
-    speaker = grammar._Speaker(1, LEXICON._replace(nouns=(one,), adjectives_of={one.kind: ("klein",)}))
+    speaker = grammar._Speaker(1, LEXICON.model_copy(update={"nouns": [one], "adjectives_of": {one.kind: ["klein"]}}))
     speaker._below = lambda limit: 0 if limit == 28 else int(speaker._random() * limit)  # the only number is two
     said = [speaker._noun_phrase((one.kind,), case) for _ in range(1000)]
     for expected, is_plural in ((singular, False), (plural, True)):
