@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from g2lstm.compression import storage
-from g2lstm.compression.model import compress, encoded_matrices, group_of
+from g2lstm.compression.model import compress, encoded_matrices
 from g2lstm.compression.spec import Spec
+from g2lstm.compression.targets import find_targets
 from g2lstm.tasks.lm.model import LanguageModel
 
 SPECS = ("small", "gates=round:0.2,clip:0.4", "gates=svd:64")
@@ -27,14 +28,13 @@ def measure(model: LanguageModel, text: str) -> dict[str, float | str]:
     start = time.perf_counter()
     small = compress(model, text)
     seconds = time.perf_counter() - start
-    matrices, groups = encoded_matrices(small), group_of(model)
-    rest = {name: value for name, value in small.state_dict().items() if "extra_state" not in name}
-    gates = [matrices[name] for name, group in groups.items() if group == "gates"]
+    matrices, targets = encoded_matrices(small), find_targets(model).matrices
+    gates = [matrices[name] for name, target in targets.items() if target.group == "gates"]
     return {
         "spec": text,
         "seconds": seconds,
         "file_before": sum(4 * parameter.numel() for parameter in model.parameters()),
-        "file_after": len(storage.save(matrices, rest, Spec.parse(text), {})),
+        "file_after": len(storage.save(matrices, dict(small.named_parameters()), Spec.parse(text), {})),
         "gates_before": sum(4 * math.prod(matrix.shape) for matrix in gates),
         "gates_after": sum(matrix.stored_bytes for matrix in gates),
     }
@@ -56,7 +56,7 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(rows))
         return
-    table = Table("spec", "seconds", "file, MB", "", "gates, MB", "", "bits a gate weight")
+    table = Table("spec", "seconds", "file, MB", "", "gates, MB", "", "bits per gate weight")
     for row in rows:
         before, after, gates_before, gates_after = (
             float(row[name]) for name in ("file_before", "file_after", "gates_before", "gates_after")

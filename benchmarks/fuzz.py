@@ -22,8 +22,7 @@ with atheris.instrument_imports(include=["g2lstm", "tomllib"]):
 
     from g2lstm import G2Error
     from g2lstm.compression import storage
-    from g2lstm.compression.methods import encode
-    from g2lstm.compression.spec import Spec
+    from g2lstm.compression.spec import Spec, encode
     from g2lstm.tasks.recipes import load_recipe, parse_recipe
     from g2lstm.text.tokenize import Tokenizer, train_bpe_tokenizer, train_word_tokenizer
     from g2lstm.training.checkpoint import load_checkpoint, write_state
@@ -56,7 +55,7 @@ def tokenizer(content: bytes) -> None:
 def weights(content: bytes) -> None:
     """A file of compressed weights; its checksum is taken for right, or nothing but that would be tried."""
     for matrix in storage.load(_file("model.safetensors", content)).matrices.values():
-        matrix.dequantize()
+        matrix.decode()
 
 
 def checkpoint(content: bytes) -> None:

@@ -1,21 +1,95 @@
-"""The compiled session (`nn/csrc/stack.cpp`), which reads weights packed."""
+"""`KernelSession`: the compiled session (`nn/csrc/stack.cpp`), which reads packed weights."""
 
 import ctypes
+import os
+import sys
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
+from numpy.typing import NDArray
 
-from g2lstm.compression.layout import PackedBlock, pack_layer, pack_softmax
-from g2lstm.compression.session import HARD, Array, Layer, PlainSession, Session, Softmax
+from g2lstm.compression.encodings.panels import Bytes, bias_panels
+from g2lstm.compression.session import HARD, Array, Layer, PlainSession, Session, Softmax, Term, Vector
 from g2lstm.errors import G2Error
 from g2lstm.nn.kernel import find
 
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+_SOURCES = {"x": 0, "h": 1}
+_FIRST_FACTOR = 2  # among the sources
+
+
+class Product(NamedTuple):
+    """How the kernel is told about one product.
+
+    Attributes:
+        form: one of the forms of `encodings.panels`.
+        source: x, h, or the result of one of the block's factors.
+        target: the gate that it adds to, 0 in a softmax; for a factor, its number of rows.
+        group: columns per scale of GROUPED_INT4.
+    """
+
+    form: int
+    source: int
+    target: int
+    group: int
+
+
+class Block(NamedTuple):
+    """A layer or a softmax as the kernel takes it.
+
+    Attributes:
+        inputs, outputs: the widths of the vectors.
+        gates: 4 for a layer, 1 for a softmax.
+        factors: the right factors of low-rank matrices.
+        products: the other products.
+        data: all bytes, in the order in which the kernel reads them: first the factors, one after the other, then for
+            each panel of outputs those of all products and the biases.
+        residual: whether a layer's input is added to its output.
+    """
+
+    inputs: int
+    outputs: int
+    gates: int
+    factors: list[Product]
+    products: list[Product]
+    data: Bytes
+    residual: bool = False
+
+
+def pack_layer(layer: Layer, panel: int) -> Block:
+    """Packs a layer for a kernel with panels of so many rows."""
+    return _pack(layer.inputs, layer.hidden, layer.terms, layer.bias, panel)._replace(residual=layer.residual)
+
+
+def pack_softmax(softmax: Softmax, panel: int) -> Block:
+    """Packs a softmax, which is a layer with one gate and no state."""
+    rows, columns = softmax.matrix.shape
+    return _pack(columns, rows, (Term(softmax.matrix, "x"),), softmax.bias, panel)
+
+
+def _pack(inputs: int, outputs: int, terms: tuple[Term, ...], bias: NDArray[np.float32], panel: int) -> Block:
+    factors: list[Product] = []
+    products: list[Product] = []
+    factor_panels: list[Bytes] = []
+    gate_panels: list[Bytes] = []
+    for term in terms:
+        source = _SOURCES[term.source]
+        *thin, matrix = term.matrix.factors()
+        for factor in thin:
+            form, group, data = factor.panels(panel)
+            factors.append(Product(form, source, factor.shape[0], group))
+            factor_panels.append(data.reshape(-1))
+            source = _FIRST_FACTOR + len(factors) - 1
+        parts = matrix.shape[0] // outputs
+        form, group, data = matrix.panels(panel, parts, term.factor)
+        products += [Product(form, source, term.gate + k, group) for k in range(parts)]
+        gate_panels += list(data)
+    gates = len(bias) // outputs
+    gate_panels.append(bias_panels(bias, panel, gates))
+    data = np.concatenate([*factor_panels, np.hstack(gate_panels).reshape(-1)])
+    return Block(inputs, outputs, gates, factors, products, data)
 
 
 class _Product(ctypes.Structure):
@@ -32,35 +106,36 @@ class _Block(ctypes.Structure):
 
 
 def available() -> bool:
-    """Whether the compiled kernel is there; `find().description` says why not."""
+    """Whether there is a compiled kernel; `find().description` says why not."""
     return find().library is not None
 
 
 def open_session(
     layers: Sequence[Layer], hard: str = "", threads: int | None = None, softmax: Softmax | None = None
 ) -> Session:
-    """The compiled session where there is one, else the plain one."""
+    """Opens a compiled session, or a plain one where there is no compiled kernel."""
     return KernelSession(layers, hard, threads, softmax) if available() else PlainSession(layers, hard, softmax)
 
 
 class KernelSession(Session):
     """A session in the compiled kernel, which keeps its own packed copy of the weights.
 
-    A vector is rounded to 16 bits before it is multiplied with codes: each element of x, of h, or in the middle of a
-    matrix of low rank, is off by at most max|x| / 65278, and so a product by that times the sum of the row's |weights|.
-    Products with dense matrices are in float32. A NaN or an infinity in a vector makes all products of it with codes
-    NaN. Denormal numbers count as 0.
+    A vector is rounded to 16 bits before it is multiplied by codes: each element of x, of h, or in the middle of a
+    low-rank matrix, is off by at most max|x| / 65278, and so a product by that times the sum of the row's |weights|.
+    Products with dense matrices are in float32. NaN or infinity in a vector makes all its products with codes NaN.
+    Denormal numbers count as 0.
 
-    A process that forks may go on with a session in the child, unless another thread was using it at that moment.
+    After a fork the child can continue with a session, unless another thread was using it at that moment.
 
     Args:
-        layers: the first reads x, each other the one before it.
+        layers: the first reads x, every other one reads the one before.
         hard: the gates that are 1[a >= 0] instead of a sigmoid: "", "if" or "ifo".
-        threads: at most so many; torch's number if not given. Small stacks use fewer. The results are the same.
+        threads: at most this many; if not given, as many as torch uses, or one per processor without torch. Small
+            stacks use fewer. The results do not depend on it.
         softmax: on top of the last layer.
 
     Attributes:
-        threads: as many as it uses.
+        threads: the number in use.
     """
 
     def __init__(
@@ -70,9 +145,9 @@ class KernelSession(Session):
         found = find()
         if found.library is None:
             raise G2Error(f"the kernel for packed weights is {found.description}; use open_session")
-        wanted = torch.get_num_threads() if threads is None else threads
+        wanted = _default_threads() if threads is None else threads
         if not isinstance(wanted, int) or wanted < 1:
-            raise G2Error(f"threads must be a whole number of at least 1, got {wanted!r}")
+            raise G2Error(f"threads must be an integer of at least 1, got {wanted!r}")
         library: Any = found.library
         panel = library.g2lstm_stack_panel()
         packed = [pack_layer(layer, panel) for layer in layers]
@@ -85,18 +160,18 @@ class KernelSession(Session):
         if status:
             size = sum(len(block.data) for block in packed)
             reason = {1: "there is not enough memory", 2: "their description does not fit them, a bug of g2lstm"}
-            raise G2Error(f"the kernel cannot take {size} bytes of weights: {reason[status]}")
-        # Not at exit: a thread may still be in a call then, and the memory goes back with the process.
+            raise G2Error(f"the kernel can't take {size} bytes of weights: {reason[status]}")
+        # Not at exit: a thread may still be in a call, and the process returns the memory anyway.
         weakref.finalize(self, library.g2lstm_stack_destroy, self._handle).atexit = False
         self._library = library
         self.threads: int = library.g2lstm_stack_threads(self._handle)
-        # For `step`, so that it need not find out where its arrays are: that takes longer than a step of a small stack.
+        # For `step`: finding the address of an array takes longer than a step of a small stack.
         self._x, self._out = np.zeros(self.inputs, np.float32), np.zeros(self.outputs, np.float32)
         self._shape, self._run_step = (self.inputs,), library.g2lstm_stack_run
         self._arguments = (self._handle, _POINTER(self._x.ctypes.data), _LONG(1), _POINTER(self._out.ctypes.data))
 
-    def step(self, x: ArrayLike | Tensor) -> Array:
-        """One step: x (I,), an array or a tensor, to an array (O,) of its own."""
+    def step(self, x: Vector) -> Array:
+        """Reads one step x (I,), an array or a tensor; returns a new array (O,)."""
         if not isinstance(x, np.ndarray) or x.shape != self._shape:
             return super().step(x)
         with self._lock:
@@ -126,13 +201,18 @@ class KernelSession(Session):
         return out
 
 
-def _table(packed: PackedBlock) -> ctypes.Array[_Product]:
+def _default_threads() -> int:
+    torch = sys.modules.get("torch")
+    return int(torch.get_num_threads()) if torch else os.cpu_count() or 1
+
+
+def _table(packed: Block) -> ctypes.Array[_Product]:
     products = [_Product(*product) for product in (*packed.factors, *packed.products)]
     return (_Product * len(products))(*products)
 
 
-def _describe(packed: PackedBlock, table: ctypes.Array[_Product]) -> _Block:
-    """The caller keeps the block's bytes and its table alive."""
+def _describe(packed: Block, table: ctypes.Array[_Product]) -> _Block:
+    """Describes a block to the kernel; the caller keeps its bytes and its table alive."""
     shape = (packed.inputs, packed.outputs, packed.gates, packed.residual)
     counts = (len(packed.factors), len(packed.products))
     return _Block(*shape, *counts, table, packed.data.ctypes.data, len(packed.data))

@@ -1,22 +1,25 @@
-"""A stack of LSTM layers with encoded weights, reading one sequence step by step: what it is made of, and does."""
+"""`Session`: a stack of LSTM layers with encoded weights that reads one sequence step by step and keeps its state."""
 
 import itertools
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
-from torch import Tensor
 
-from g2lstm.compression.matrix import Encoded, LowRank
+from g2lstm.compression.encodings import Encoding
 from g2lstm.errors import G2Error
 
-Array: TypeAlias = NDArray[np.floating[Any]]
+if TYPE_CHECKING:
+    from torch import Tensor
 
-HARD = ("", "if", "ifo")  # which gates may be hard
+Array: TypeAlias = NDArray[np.floating[Any]]
+Vector: TypeAlias = "ArrayLike | Tensor"
+
+HARD = ("", "if", "ifo")  # the gates that can be hard
 MOST_UNITS = 2**24 - 1
 
 
@@ -25,13 +28,13 @@ class Term:
     """One product in the pre-activations of a layer.
 
     Attributes:
-        matrix: (gates · H, columns), the rows of one or several whole gates.
-        source: what it is multiplied with, the layer's input or its last output.
-        gate: the first gate it adds to: 0, 1, 2, 3 for i, f, g, o.
-        factor: multiplies the product, for example 1 / tau.
+        matrix: (gates · H, columns), all rows of one gate or of several.
+        source: the vector that it is multiplied by: the layer's input, or its last output.
+        gate: the first gate that it adds to; 0, 1, 2, 3 are i, f, g, o.
+        factor: the product is multiplied by this, for example 1 / tau.
     """
 
-    matrix: Encoded
+    matrix: Encoding
     source: Literal["x", "h"]
     gate: int = 0
     factor: float = 1.0
@@ -39,13 +42,13 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One layer: the sum of its terms and the bias are the pre-activations of i, f, g, o.
+    """One layer: its terms and its bias add up to the pre-activations of i, f, g, o.
 
     Attributes:
         inputs: I, the width of x.
-        terms: in any order; a gate without a term sees its bias alone.
+        terms: in any order; a gate without a term has only its bias.
         bias: (4H,) float32.
-        residual: whether what comes out is x + h instead of h; I and H are equal then.
+        residual: whether the output is x + h instead of h, which needs I = H.
     """
 
     inputs: int
@@ -55,7 +58,7 @@ class Layer:
 
     @property
     def hidden(self) -> int:
-        """H, the width of h."""
+        """The hidden size, H."""
         return len(self.bias) // 4
 
     def __post_init__(self) -> None:
@@ -82,14 +85,14 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class Softmax:
-    """What may stand on top of the last layer: the logarithms of the probabilities of V outcomes.
+    """A softmax on top of the last layer: the log-probabilities of V outcomes.
 
     Attributes:
         matrix: (V, H of the last layer).
         bias: (V,) float32.
     """
 
-    matrix: Encoded
+    matrix: Encoding
     bias: NDArray[np.float32]
 
     def __post_init__(self) -> None:
@@ -104,19 +107,19 @@ class Softmax:
 
 
 class Session(ABC):
-    """Reads a sequence through a stack of layers, keeping h and c of each; they start at zero.
+    """Reads a sequence through a stack of layers, keeping h and c of each, which start at zero.
 
-    `sequence` gives what as many calls of `step` would, exactly. Threads may share a session: one call follows another.
+    `sequence` returns exactly what that many calls of `step` would. Threads can share a session; they take turns.
 
     Args:
-        layers: the first reads x, each other the one before it.
+        layers: the first reads x, every other one reads the one before.
         hard: the gates that are 1[a >= 0] instead of a sigmoid: "", "if" or "ifo".
-        softmax: on top of the last layer; its log-probabilities are then what comes out, else the output of that layer.
+        softmax: on top of the last layer; the session then returns log-probabilities.
 
     Attributes:
         inputs: I, the width of x.
-        outputs: O, the width of what comes out.
-        units: H of each layer.
+        outputs: O, the width of the output.
+        units: the hidden size of each layer.
     """
 
     def __init__(self, layers: Sequence[Layer], hard: str = "", softmax: Softmax | None = None) -> None:
@@ -124,7 +127,7 @@ class Session(ABC):
             raise G2Error("a session needs at least one layer, got none")
         for below, above in itertools.pairwise(layers):
             if above.inputs != below.hidden:
-                raise G2Error(f"a layer of {above.inputs} inputs cannot read one of {below.hidden} units")
+                raise G2Error(f"a layer of {above.inputs} inputs can't read one of {below.hidden} units")
         if hard not in HARD:
             raise G2Error(f"hard gates must be one of {HARD}, got {hard!r}")
         self.inputs, self.units = layers[0].inputs, [layer.hidden for layer in layers]
@@ -132,32 +135,32 @@ class Session(ABC):
         if softmax is not None:
             self.outputs, columns = softmax.matrix.shape
             if columns != self.units[-1]:
-                raise G2Error(f"a softmax of {columns} columns cannot read a layer of {self.units[-1]} units")
+                raise G2Error(f"a softmax of {columns} columns can't read a layer of {self.units[-1]} units")
 
-    def step(self, x: ArrayLike | Tensor) -> Array:
-        """One step: x (I,), an array or a tensor, to an array (O,) of its own."""
+    def step(self, x: Vector) -> Array:
+        """Reads one step x (I,), an array or a tensor; returns a new array (O,)."""
         x = _array(x)
         if np.shape(x) != (self.inputs,):
             raise G2Error(f"a step takes a vector of shape ({self.inputs},), got {np.shape(x)}")
         return self._run(np.asarray(x)[None])[0]
 
-    def sequence(self, x: ArrayLike | Tensor) -> Array:
-        """Many steps: x (T, I) to (T, O)."""
+    def sequence(self, x: Vector) -> Array:
+        """Reads many steps x (T, I); returns (T, O)."""
         x = _array(x)
         shape = np.shape(x)
         if len(shape) != 2 or shape[1] != self.inputs:
             raise G2Error(f"a sequence has the shape (T, {self.inputs}), got {shape}")
         return self._run(np.asarray(x))
 
-    def set_state(self, states: Sequence[tuple[ArrayLike | Tensor, ArrayLike | Tensor]]) -> None:
-        """Puts h and c (H,) of each layer; the next step goes on from there."""
+    def set_state(self, states: Sequence[tuple[Vector, Vector]]) -> None:
+        """Sets h and c (H,) of each layer, from which the next step continues."""
         got, wanted = [(np.shape(h), np.shape(c)) for h, c in states], [((H,), (H,)) for H in self.units]
         if got != wanted:
             raise G2Error(f"the states h and c of the layers have the shapes {wanted}, got {got}")
         self._set([np.asarray(_array(one)) for pair in states for one in pair])
 
     def reset(self) -> None:
-        """Back to the beginning: all states zero."""
+        """Sets all states to zero."""
         self.set_state([(np.zeros(H), np.zeros(H)) for H in self.units])
 
     @abstractmethod
@@ -172,9 +175,9 @@ class Session(ABC):
 
 
 class PlainSession(Session):
-    """A session in numpy, for machines without the compiled kernel; in float64 it is what the kernel is tested against.
+    """A session in NumPy, for machines without the compiled kernel; in float64 it is the reference for the kernel.
 
-    Matrices are expanded once, but those of low rank stay two thin ones.
+    Matrices are decoded once; low-rank ones stay two thin ones.
     """
 
     def __init__(
@@ -189,7 +192,7 @@ class PlainSession(Session):
         self._layers = [_Plain(layer, self._dtype) for layer in layers]
         self._softmax: tuple[list[Array], Array] | None = None
         if softmax is not None:
-            self._softmax = _factors(softmax.matrix, self._dtype), softmax.bias.astype(self._dtype)
+            self._softmax = _decoded(softmax.matrix, self._dtype), softmax.bias.astype(self._dtype)
         self.reset()
 
     def get_state(self) -> list[tuple[Array, Array]]:
@@ -214,14 +217,14 @@ class PlainSession(Session):
 
 
 class _Plain:
-    """One layer: what each term is multiplied by, and the rows of the pre-activations that it adds to."""
+    """One layer, as a list of products: the source, the rows of the pre-activations, and the decoded factors."""
 
     def __init__(self, layer: Layer, dtype: np.dtype[Any]) -> None:
         self.bias, self.residual = layer.bias.astype(dtype), layer.residual
         self.products: list[tuple[str, slice, list[Array]]] = []
         for term in layer.terms:
             first = term.gate * layer.hidden
-            *right, left = _factors(term.matrix, dtype)
+            *right, left = _decoded(term.matrix, dtype)
             rows = slice(first, first + len(left))
             self.products.append((term.source, rows, [*right, left * term.factor]))
 
@@ -235,14 +238,14 @@ class _Plain:
         return o * np.tanh(c), c
 
 
-def _array(x: ArrayLike | Tensor) -> ArrayLike:
-    return x.numpy(force=True) if isinstance(x, Tensor) else x
+def _array(x: Any) -> ArrayLike:
+    """A tensor as an array; known by its method, since sessions also work without torch."""
+    array: ArrayLike = x.numpy(force=True) if hasattr(x, "numpy") else x
+    return array
 
 
-def _factors(matrix: Encoded, dtype: np.dtype[Any]) -> list[Array]:
-    """What a vector is multiplied with, one after the other: the matrix, or if it is of low rank its thin ones."""
-    parts = [matrix.right, matrix.left] if isinstance(matrix, LowRank) else [matrix]
-    return [part.dequantize().numpy(force=True).astype(dtype) for part in parts]
+def _decoded(matrix: Encoding, dtype: np.dtype[Any]) -> list[Array]:
+    return [factor.decode().astype(dtype) for factor in matrix.factors()]
 
 
 def _multiply(factors: list[Array], x: Array) -> Array:

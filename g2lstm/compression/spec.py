@@ -1,13 +1,17 @@
-"""What a compression does to which weights, from text such as "gates=round:0.2,clip:0.4; cell=int8" and back."""
+"""A compression spec: which encoding each group of weights gets, as in "gates=round:0.2,clip:0.4; cell=int8"."""
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+from g2lstm.compression.encodings import FORMS, Dense, Encoding
 from g2lstm.errors import G2Error
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 GROUPS = ("gates", "cell", "embedding", "softmax")
 PRESETS = {
@@ -21,41 +25,36 @@ PRESETS = {
     "paper-mt-svd16": "gates=svd:16",
     "small": "gates=round:0.2,clip:0.4; cell=int4; embedding=int6; softmax=int6",  # measured: docs/results.md
 }
-_LETTERS = {"round": "R", "clip": "C", "svd": "K"}  # what the number of each step is called
-_INTEGERS = ("int8", "int6", "int4")
-_WHOLE = re.compile("[0-9]{1,1000}")  # of thousands of digits, Python makes no number
+_LETTERS: dict[str, str] = {}  # for each operation the letter of its number, or nothing
+for _form in FORMS:
+    for _part in _form.split(","):
+        _LETTERS[_part.partition(":")[0]] = _part.partition(":")[2]
+_WHOLE = re.compile("[0-9]{1,1000}")  # Python refuses to read thousands of digits
 _DECIMAL = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_STEPS = (*_LETTERS, *_INTEGERS)
-_TOGETHER = [
-    ("round",),
-    ("round", "clip"),
-    ("svd",),
-    *(("svd", one) for one in _INTEGERS),
-    *((one,) for one in _INTEGERS),
-]
 
 
 @dataclass(frozen=True)
-class Steps:
-    """What is done to each matrix of a group; `Spec.parse` sees to it that the steps go together.
+class Operations:
+    """What is done to each matrix of a group.
 
     Attributes:
-        step: R of round:R, weights become multiples of it.
-        limit: C of clip:C, no weight stays beyond it.
-        rank: K of svd:K.
-        integers: "int8", "int6" or "int4"; of the two factors where there is a rank.
+        numbers: the operations of one of `FORMS` in that order, each with its number: ("round", 0.2), ("int8", None).
     """
 
-    step: float | None = None
-    limit: float | None = None
-    rank: int | None = None
-    integers: str | None = None
+    numbers: tuple[tuple[str, float | None], ...]
 
     def __str__(self) -> str:
-        """As a spec has it, in the order in which the steps are done."""
-        numbers = {"round": self.step, "clip": self.limit, "svd": self.rank}
-        steps = [f"{name}:{number!r}" for name, number in numbers.items() if number is not None]
-        return ",".join(steps + ([self.integers] if self.integers else []))
+        """As a spec has it."""
+        return ",".join(name if number is None else f"{name}:{number!r}" for name, number in self.numbers)
+
+    def encode(self, values: "Tensor") -> Encoding:
+        """Encodes a matrix (rows, columns)."""
+        return FORMS[_form_of(name for name, _ in self.numbers)].encode(values, dict(self.numbers))
+
+
+def encode(values: "Tensor", operations: Operations | None) -> Encoding:
+    """Encodes a matrix (rows, columns); without operations it stays dense."""
+    return Dense.encode(values, {}) if operations is None else operations.encode(values)
 
 
 @dataclass(frozen=True)
@@ -63,16 +62,16 @@ class Spec:
     """What is done to each group of weights; None where they stay as they are. Biases always do.
 
     Attributes:
-        gates: of the input and forget gates.
-        cell: of the output gate and the candidate.
-        embedding: and of a softmax that is tied to it.
-        softmax: where it has weights of its own.
+        gates: the input and forget gates.
+        cell: the output gate and the candidate.
+        embedding: the embeddings, and a softmax that is tied to one.
+        softmax: a softmax with weights of its own.
     """
 
-    gates: Steps | None = None
-    cell: Steps | None = None
-    embedding: Steps | None = None
-    softmax: Steps | None = None
+    gates: Operations | None = None
+    cell: Operations | None = None
+    embedding: Operations | None = None
+    softmax: Operations | None = None
 
     def __str__(self) -> str:
         """The canonical text, which parses to an equal spec."""
@@ -83,11 +82,11 @@ class Spec:
         """Reads a spec.
 
         Args:
-            text: the name of a preset, or groups with their steps: "group=step,step; group=step". White space does
-                not matter, nor does the order of groups or of round and clip.
+            text: the name of a preset, or groups with their operations: "group=operation,operation; group=operation".
+                White space and the order of groups do not matter.
 
         Raises:
-            G2Error: with everything that is wrong, if anything is.
+            G2Error: with everything that is wrong.
         """
         if not isinstance(text, str):
             raise G2Error(f"a compression spec is text such as 'gates=round:0.2; cell=int8', got {text!r}")
@@ -95,103 +94,116 @@ class Spec:
         if "=" not in source:
             raise G2Error(_no_preset(text.strip()))
         problems: list[str] = []
-        found: dict[str, Steps] = {}
+        found: dict[str, Operations] = {}
         seen: set[str] = set()
         for part in source.split(";"):
-            group, equals, steps = (piece.strip() for piece in part.partition("="))
+            group, equals, operations = (piece.strip() for piece in part.partition("="))
             if not equals:
-                problems.append(f"{_shown(group)} must have the form group=step,step" if group else _empty("part", ";"))
+                problems.append(f"{_quoted(group)} must have the form group=operation" if group else _extra(";"))
                 continue
             if group not in GROUPS:
-                problems.append(f"{_shown(group)} is not a group{_meant(group, GROUPS)}")
+                problems.append(f"{_quoted(group)} is not a group{_meant(group, GROUPS)}")
             elif group in seen:
-                problems.append(f"{group} is given twice; write its steps after one {group}=")
+                problems.append(f"{group} is given twice; write all its operations after one {group}=")
             seen.add(group)
-            wrong, found[group] = _parse_steps(steps)
-            problems += [f"{group if group in GROUPS else _shown(group)}: {problem}" for problem in wrong]
+            wrong, found[group] = _parse_operations(operations)
+            problems += [f"{group if group in GROUPS else _quoted(group)}: {problem}" for problem in wrong]
         if problems:
-            introduction = f"the compression spec {_shown(text)}"
+            introduction = f"the compression spec {_quoted(text)}"
             many = f" has {len(problems)} mistakes:\n  "
             raise G2Error(introduction + (many if len(problems) > 1 else ": ") + "\n  ".join(problems))
         return cls(**found)
 
 
-def _parse_steps(text: str) -> tuple[list[str], Steps]:
-    """What is wrong with the steps of one group, and what could be read of them."""
+def _parse_operations(text: str) -> tuple[list[str], Operations]:
+    """The mistakes in the operations of one group, and the operations if there are none."""
+    nothing = Operations(())
     if not text:
-        return [f"there is no step; {_allowed()}"], Steps()
+        return [f"there is no operation; {_allowed()}"], nothing
     problems: list[str] = []
-    numbers: dict[str, int | float | None] = {}
-    names: list[str] = []  # in the order given
+    numbers: dict[str, float | None] = {}
     all_known = True
     for part in text.split(","):
         name, colon, value = (piece.strip() for piece in part.partition(":"))
         if not part.strip():
-            problems.append(_empty("step", ","))
-        elif name not in _STEPS:
-            problems.append(f"{_shown(name)} is not a step{_meant(name, _STEPS)}")
+            problems.append(_extra(","))
+        elif name not in _LETTERS:
+            problems.append(f"{_quoted(name)} is not an operation{_meant(name, _LETTERS)}")
             all_known = False
-        elif name in names:
+        elif name in numbers:
             problems.append(f"{name} is given twice")
         else:
-            names.append(name)
-            if name not in _LETTERS and colon:
-                problems.append(f"{name} takes no number, got {_shown(value)}; write {name} alone")
-            elif name in _LETTERS:
-                numbers[name] = _number(name, value)
-                if numbers[name] is None:
-                    kind = "whole" if name == "svd" else "finite"
-                    problems.append(f"{name}:{_LETTERS[name]} needs a {kind} number above 0, got {_shown(value)}")
-    step, limit, rank = (numbers.get(name) for name in _LETTERS)
-    if all_known:
-        problems += _wrong_together(names)
-    if step and limit and limit < step:
-        problems.append(f"clip:{limit!r} leaves no level but 0 of round:{step!r}; C must be at least R")
-    integers = next((name for name in names if name not in _LETTERS), None)
-    return problems, Steps(step, limit, None if rank is None else int(rank), integers)
+            letter = _LETTERS[name]
+            numbers[name] = _number(letter, value)
+            if colon and not letter:
+                problems.append(f"{name} takes no number, got {_quoted(value)}; write {name} alone")
+            elif letter and numbers[name] is None:
+                kind = "an integer" if letter == "K" else "a finite number"
+                problems.append(f"{name}:{letter} needs {kind} above 0, got {_quoted(value)}")
+    form = _form_of(numbers)
+    if all_known and numbers:
+        problems += _wrong_together(list(numbers), form)
+    if problems:
+        return problems, nothing
+    ordered = {name: numbers[name] for name in _names(form)}
+    try:
+        FORMS[form].check(ordered)
+    except G2Error as error:
+        problems.append(str(error))
+    return problems, Operations(tuple(ordered.items()))
 
 
-def _wrong_together(names: list[str]) -> list[str]:
-    """What is wrong with these steps of one group, each of them right by itself."""
-    if "clip" in names and "round" not in names:
-        return ["clip needs the levels that rounding makes; write round:R,clip:C"]
-    if names and sorted(names) not in [sorted(together) for together in _TOGETHER]:
+def _names(form: str) -> list[str]:
+    """The operations of a form."""
+    return [part.partition(":")[0] for part in form.split(",")]
+
+
+def _form_of(names: Iterable[str]) -> str:
+    """The form of these operations in whatever order; nothing if they do not go together."""
+    wanted = sorted(names)
+    return next((form for form in FORMS if sorted(_names(form)) == wanted), "")
+
+
+def _wrong_together(names: list[str], form: str) -> list[str]:
+    """What is wrong with these operations, each of which is known."""
+    if not form:
+        fuller = [one for one in FORMS if set(names) < set(_names(one))]
+        if fuller:
+            return [f"{' and '.join(names)} can't stand alone, write {fuller[0]}"]
         return [f"{' and '.join(names)} do not go together; {_allowed()}"]
-    if "svd" in names[1:]:
-        return [f"svd comes first, and {names[0]} keeps its factors; write svd:K,{names[0]}"]
-    return []
+    is_nested = _names(form)[-1] in FORMS  # one encoding inside another
+    return [f"the order matters, write {form}"] if is_nested and names != _names(form) else []
 
 
-def _number(name: str, text: str) -> int | float | None:
-    """The number of a step, or None if this is none that it can have."""
-    form = _WHOLE if name == "svd" else _DECIMAL
-    if form.fullmatch(text) is None:
+def _number(letter: str, text: str) -> float | None:
+    """The number of an operation, or None if the text is not one that it can have."""
+    form = _WHOLE if letter == "K" else _DECIMAL
+    if not letter or form.fullmatch(text) is None:
         return None
-    number = int(text) if name == "svd" else float(text)
+    number = int(text) if letter == "K" else float(text)
     return number if 0 < number < math.inf else None
 
 
 def _allowed() -> str:
-    forms = [",".join(f"{name}:{_LETTERS[name]}" if name in _LETTERS else name for name in one) for one in _TOGETHER]
-    return f"a group takes one of: {'  '.join(forms)}"
+    return f"a group takes one of: {'  '.join(FORMS)}"
 
 
-def _empty(what: str, mark: str) -> str:
-    return f"there is an empty {what}; take out the {mark!r} that is too many"
+def _extra(mark: str) -> str:
+    return f"there is an extra {mark!r}; remove it"
 
 
-def _meant(name: str, names: Sequence[str]) -> str:
+def _meant(name: str, names: Iterable[str]) -> str:
     close = get_close_matches(name.lower(), names, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; there are: {', '.join(names)}"
+    return f"; did you mean {close[0]}?" if close else f"; use one of {', '.join(names)}"
 
 
 def _no_preset(name: str) -> str:
-    how = 'write groups with their steps, as in "gates=round:0.2,clip:0.4; cell=int8"'
+    how = 'write groups with their operations, as in "gates=round:0.2,clip:0.4; cell=int8"'
     if not name:
         return f"the compression spec is empty; {how}"
-    meant = _meant(name, list(PRESETS))
-    return f"no preset of compression is called {_shown(name)}{meant}{'' if meant.endswith('?') else '.'} Or {how}"
+    meant = _meant(name, PRESETS)
+    return f"there is no compression preset {_quoted(name)}{meant}{'' if meant.endswith('?') else '.'} Or {how}"
 
 
-def _shown(text: str) -> str:
+def _quoted(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:57]}...")

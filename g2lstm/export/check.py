@@ -1,21 +1,22 @@
-"""An export beside the model that it was made from: both read the same numbers, and the results must agree.
+"""Compares an export with the model that it was made from: both read the same numbers, and the results must agree.
 
 Both compute in float32, but add in another order. A sum of n products is off by at most n roundings of 2⁻²⁴, so two
-of them differ by at most twice that, relative to what was added up; the tolerance counts every term on the way through
-all layers, and a hundred roundings more for the functions in between, which runtimes approximate. Steps repeat this,
-but gates below 1 forget it. Measured differences are about a hundredth of that.
+sums differ by at most twice that, relative to what was added up. The tolerance counts every term on the way through all
+layers, and a hundred roundings more for the functions in between, which runtimes approximate. Each step adds to the
+error, but gates below 1 forget it. Measured differences are about a hundredth of the tolerance.
 
-With int8 activations the same graph is first checked like that with float32 ones, and then as it is. Each number of a
-vector is rounded to a multiple of 1/127 of the greatest near it: an error of 1 / (127 √12) in the mean square where
-the greatest is 1, as it is at most in outputs of LSTMs. In a product it becomes as many times that as the norm of the
-row. Six such deviations of the largest row are allowed, which is coarse.
+With int8 activations the same graph is checked first with float32 ones, and then as it is. Each number of a vector is
+rounded to a multiple of 1/127 of the largest one near it, which is an error of 1 / (127 √12) in the mean square if the
+largest is 1; outputs of LSTMs do not exceed that. A product multiplies it by the norm of the row. Six such deviations
+of the largest row are allowed, which is coarse.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,23 +24,67 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from g2lstm.compression.matrix import LowRank
 from g2lstm.compression.model import encoded_matrices
-from g2lstm.compression.table import CompressedEmbedding
+from g2lstm.compression.modules import CompressedEmbedding
 from g2lstm.errors import G2Error
 from g2lstm.export.weights import ACCURACY
-from g2lstm.nn.lstm import G2LSTM
+from g2lstm.nn.lstm import GatedLSTM
 from g2lstm.nn.mode import lstms
-from g2lstm.tasks.lm.model import LanguageModel
-from g2lstm.tasks.mt.model import DecoderState, TranslationModel
+
+if TYPE_CHECKING:
+    from g2lstm.export.graph import Graph
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 Runner = Callable[[Arrays], Arrays]
-Pairs = Iterator[tuple[str, npt.NDArray[Any], Tensor]]  # an output's name, its value there and here
+Runners = Mapping[str, Runner]  # by the part of the model
+Outputs = Iterator[tuple[str, npt.NDArray[Any], Tensor]]  # an output's name, its value in the export and in the model
 
-SIZES = ((1, 1), (7, 3), (2, 5), (12, 1))  # steps and sequences; a graph is made without any
+SIZES = ((1, 1), (7, 3), (2, 5), (12, 1))  # steps and sequences; the graphs have no fixed ones
 _HYPOTHESES = (1, 2, 1, 3)
-_TRIES_OF_HARD_GATES = 3  # a pre-activation within rounding of 0 may open a gate here and close it there
+_TRIES_OF_HARD_GATES = 3  # rounding may flip a gate whose pre-activation is close to 0
+
+
+class Exporter(ABC):
+    """How one kind of model becomes ONNX graphs, and how they are compared with it.
+
+    A model that can be exported has a method `onnx_exporter()` that returns one. So can a trained model,
+    which adds its tokenizers.
+
+    Args:
+        module: the model.
+
+    Attributes:
+        example: lines of Python that run the export, with {path} and {stem} for its name with and without its ending,
+            and {begin} and {end} for the tokens that begin the output and end the input.
+        parts: the graphs, each in a file of its own.
+        files: the content of further files, by the ending of their names.
+        facts: what else is known about the model, for the description; a table of tokens may name those files.
+    """
+
+    example: ClassVar[str]
+    parts: ClassVar[tuple[str, ...]] = ("model",)
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.files: dict[str, bytes] = {}
+        self.facts: dict[str, Any] = {}
+
+    @abstractmethod
+    def graphs(self, activations: str) -> dict[str, "Graph"]:
+        """The graph of each part, of the module in its present mode."""
+
+    @abstractmethod
+    def outputs(self, runners: Runners, steps: int, batch: int, hypotheses: int, generator: torch.Generator) -> Outputs:
+        """Runs export and model on the same random input; yields every output of both."""
+
+    @property
+    def softmax_width(self) -> int:
+        """The number of terms in a logit; 0 without a softmax."""
+        return 0
+
+    def largest_input(self, embedded: float) -> float:
+        """The largest number in a vector that a matrix is multiplied by, if `embedded` is that in the embeddings."""
+        return embedded
 
 
 @dataclass(frozen=True)
@@ -47,40 +92,39 @@ class Agreement:
     """How well an export agrees with its model.
 
     Attributes:
-        difference: the largest found, |ours - theirs| / (1 + |ours|).
-        tolerance: the largest allowed.
+        difference: the largest one found, |ours - theirs| / (1 + |ours|).
+        tolerance: the largest one allowed.
     """
 
     difference: float
     tolerance: float
 
 
-def check(
-    model: LanguageModel | TranslationModel | nn.LSTM | G2LSTM, files: Mapping[str, Path], activations: str
-) -> Agreement:
-    """Runs an export in ONNX Runtime at several lengths and batches beside the model.
+def check(exporter: Exporter, files: Mapping[str, Path], activations: str) -> Agreement:
+    """Runs an export in ONNX Runtime beside the model, at several lengths and batch sizes.
 
     Args:
-        model: in evaluation mode, float32 on the CPU.
-        files: "model", or "encoder" and "decoder".
-        activations: as the export has them.
+        exporter: its module is in evaluation mode, in float32 on the CPU.
+        files: by the part of the model.
+        activations: those of the export.
     """
-    rounding = _rounding(model)
+    rounding = _rounding(exporter)
     if activations == "float32":
-        return _compare(model, {name: open_runner(file) for name, file in files.items()}, rounding)
-    _compare(model, {name: open_runner(_with_exact_products(file)) for name, file in files.items()}, rounding)
-    coarse = rounding + _rounding_to_int8(model)
-    return _compare(model, {name: open_runner(file) for name, file in files.items()}, coarse)
+        return _compare(exporter, {name: open_runner(file) for name, file in files.items()}, rounding)
+    _compare(exporter, {name: open_runner(_with_exact_products(file)) for name, file in files.items()}, rounding)
+    coarse = rounding + _rounding_to_int8(exporter)
+    return _compare(exporter, {name: open_runner(file) for name, file in files.items()}, coarse)
 
 
-def _compare(model: nn.Module, runners: Mapping[str, Runner], tolerance: float) -> Agreement:
-    is_hard = any(layer.gate_rule().hard for layer in lstms(model))
+@torch.no_grad()
+def _compare(exporter: Exporter, runners: Runners, tolerance: float) -> Agreement:
+    is_hard = any(layer.gate_rule().hard for layer in lstms(exporter.module))
     generator = torch.Generator().manual_seed(0)
     worst = 0.0
     for size, hypotheses in zip(SIZES, _HYPOTHESES, strict=True):
         for attempt in range(1, _TRIES_OF_HARD_GATES + 1):
             difference, name = 0.0, ""
-            for output, theirs, ours in _outputs(model, runners, size, hypotheses, generator):
+            for output, theirs, ours in exporter.outputs(runners, *size, hypotheses, generator):
                 found = _difference(output, theirs, ours.numpy())
                 if found > difference:
                     difference, name = found, output
@@ -89,27 +133,27 @@ def _compare(model: nn.Module, runners: Mapping[str, Runner], tolerance: float) 
         if difference > tolerance:
             raise G2Error(
                 f"the export does not agree with the model: {name} differs by {difference:.2g} with {size[0]} steps "
-                f"and {size[1]} sequences, and {tolerance:.2g} is allowed; nothing was kept of it, please report this"
+                f"and {size[1]} sequences, and {tolerance:.2g} is allowed; nothing was written, please report this"
             )
         worst = max(worst, difference)
     return Agreement(worst, tolerance)
 
 
 def open_runner(file: Path | bytes) -> Runner:
-    """A file, or what one holds, in ONNX Runtime, as a function from inputs by name to outputs by name."""
+    """Opens a file, or its content, in ONNX Runtime, as a function from inputs by name to outputs by name."""
     import onnxruntime  # type: ignore[import-untyped]
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what goes wrong is raised as well
-    options.intra_op_num_threads = 1  # for so little work, starting more takes longer
+    options.log_severity_level = 4  # errors are raised as well
+    options.intra_op_num_threads = 1  # starting more takes longer than the work
 
     def failed(error: Exception) -> G2Error:
-        return G2Error(f"ONNX Runtime {onnxruntime.__version__} cannot run the export: {error}; nothing was kept of it")
+        return G2Error(f"ONNX Runtime {onnxruntime.__version__} can't run the export: {error}; nothing was written")
 
     try:
         source = file if isinstance(file, bytes) else str(file)
         session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # each failure has a class of its own, and they share no other
+    except Exception as error:  # its errors have no other class in common
         raise failed(error) from error
     names = [output.name for output in session.get_outputs()]
 
@@ -123,7 +167,7 @@ def open_runner(file: Path | bytes) -> Runner:
 
 
 def _with_exact_products(file: Path) -> bytes:
-    """The graph of a file with float32 activations, which are slow with eight bits."""
+    """The graph of a file, with float32 activations instead of int8."""
     model = onnx.load(file)
     graphs = [model.graph]
     while graphs:
@@ -136,140 +180,55 @@ def _with_exact_products(file: Path) -> bytes:
     return model.SerializeToString()
 
 
-def _rounding(model: nn.Module) -> float:
-    terms = 100
-    for module in model.modules():
-        if isinstance(module, nn.LSTM | G2LSTM):
+def _rounding(exporter: Exporter) -> float:
+    terms = 100 + exporter.softmax_width
+    for module in exporter.module.modules():
+        if isinstance(module, nn.LSTM | GatedLSTM):
             width = module.proj_size or module.hidden_size
-            above = (2 if module.bidirectional else 1) * width  # what an upper layer reads
+            above = (2 if module.bidirectional else 1) * width  # what the layer above reads
             terms += module.input_size + width + (module.num_layers - 1) * (above + width)
         elif isinstance(module, nn.Linear):
             terms += module.in_features
-    if isinstance(model, LanguageModel):
-        terms += model.lstms[-1].hidden_size  # the softmax
-    elif isinstance(model, TranslationModel):
-        terms += model.output.out_features
     return 2 * terms * 2.0**-24
 
 
-def _rounding_to_int8(model: nn.Module) -> float:
+def _rounding_to_int8(exporter: Exporter) -> float:
     largest = 0.0
-    for matrix in encoded_matrices(model).values():
-        if isinstance(matrix, LowRank):
-            left, right = matrix.left.dequantize(), matrix.right.dequantize()
-            norm = _largest_row(left @ torch.linalg.qr(right.T, mode="r").R.T)  # as Q would change no norm
-            # What comes between is rounded too: a few times as large as a row of the right.
-            norm += 4 * _largest_row(left) * _largest_row(right)
-        else:
-            norm = _largest_row(matrix.dequantize())
+    for encoding in encoded_matrices(exporter.module).values():
+        norm = _largest_row(encoding.decode())
+        *thin, left = encoding.factors()
+        for right in thin:  # what comes between is rounded too, and is a few times as large as a row of the right
+            norm += 4 * _largest_row(left.decode()) * _largest_row(right.decode())
         largest = max(largest, norm)
-    greatest = 1.0  # number in a vector
-    for table in (module for module in model.modules() if isinstance(module, nn.Embedding | CompressedEmbedding)):
-        for tokens in torch.arange(table.num_embeddings).split(1000):
-            greatest = max(greatest, float(table(tokens).detach().abs().max()))
-    if isinstance(model, LanguageModel) and model.residual:
-        greatest += len(model.layers)  # each adds 1 at most
-    elif isinstance(model, TranslationModel) and model.residual:
-        greatest = max(greatest, len(model.encoder), len(model.decoder))
-    return 6 * largest * greatest / (127 * math.sqrt(12))
+    embedded = 1.0
+    for table in exporter.module.modules():
+        if isinstance(table, nn.Embedding | CompressedEmbedding):
+            embedded = max(embedded, float(table.weight.detach().abs().max()))
+    return 6 * largest * exporter.largest_input(embedded) / (127 * math.sqrt(12))
 
 
-def _largest_row(matrix: Tensor) -> float:
-    return float(torch.linalg.vector_norm(matrix, dim=1).max())
+def _largest_row(matrix: npt.NDArray[np.float32]) -> float:
+    return float(np.linalg.norm(matrix, axis=1).max())
 
 
 def _difference(name: str, theirs: npt.NDArray[Any], ours: npt.NDArray[Any]) -> float:
     if theirs.shape != ours.shape:
-        raise G2Error(
-            f"the export gives {name} of shape {theirs.shape}, the model of {ours.shape}; nothing was kept of it"
-        )
+        raise G2Error(f"the export returns {name} of shape {theirs.shape}, the model {ours.shape}; nothing was written")
     if theirs.dtype == np.bool_:
         return 0.0 if (theirs == ours).all() else math.inf
     if not np.isfinite(ours).all():
-        raise G2Error(f"the model's own {name} is not finite: its weights are broken; train it again")
+        raise G2Error(f"the model's own {name} is not finite, so its weights are broken; train it again")
     difference = np.abs(theirs - ours) / (1 + np.abs(ours))
     return float(difference.max()) if np.isfinite(theirs).all() else math.inf
 
 
-def _outputs(
-    model: nn.Module, runners: Mapping[str, Runner], size: tuple[int, int], hypotheses: int, generator: torch.Generator
-) -> Pairs:
-    with torch.no_grad():
-        if isinstance(model, LanguageModel):
-            yield from _of_language_model(model, runners["model"], *size, generator)
-        elif isinstance(model, TranslationModel):
-            yield from _of_translation_model(model, runners, *size, hypotheses, generator)
-        else:
-            assert isinstance(model, nn.LSTM | G2LSTM)
-            yield from _of_layer(model, runners["model"], *size, generator)
-
-
-def _of_language_model(model: LanguageModel, run: Runner, steps: int, batch: int, generator: torch.Generator) -> Pairs:
-    tokens = torch.randint(model.vocabulary_size, (steps, batch), generator=generator)
-    state = [_drawn_state(1, batch, layer.hidden_size, layer.hidden_size, generator) for layer in model.lstms]
-    got = run({"tokens": tokens.numpy(), **_named(state)})
-    features, _, ends = model(tokens, state)
-    yield "log_probabilities", got["log_probabilities"], model.logits(features).log_softmax(-1)
-    for name, value in _states(ends):
-        yield f"{name}_next", got[f"{name}_next"], value
-
-
-def _of_translation_model(
-    model: TranslationModel,
-    runners: Mapping[str, Runner],
-    size: int,
-    batch: int,
-    hypotheses: int,
-    generator: torch.Generator,
-) -> Pairs:
-    """The encoder, then two steps of the decoder, each from the export's own state."""
-    table = model.target_embedding if model.source_embedding is None else model.source_embedding
-    source = torch.randint(table.num_embeddings, (size, batch), generator=generator)
-    lengths = torch.randint(1, size + 1, (batch,), generator=generator)
-    lengths[-1] = size
-    memory = model.encode(source, lengths)
-    start = model.start(memory)
-    got = runners["encoder"]({"source": source.numpy(), "lengths": lengths.numpy()})
-    for name, value in {"memory": memory.values, "keys": memory.keys, "is_padding": memory.is_padding}.items():
-        yield name, got[name], value
-    for name, value in _states(start.layers):
-        yield name, got[name], value
-
-    state: DecoderState = start.select(torch.arange(batch), torch.zeros(batch, hypotheses, dtype=torch.int64))
-    seen = {name: got[name] for name in ("memory", "keys", "is_padding")}
-    theirs = {name: got[name].repeat(hypotheses, axis=1) for name, _ in _states(start.layers)}
-    for _ in range(2):
-        tokens = torch.randint(len(model.softmax_bias), (batch, hypotheses), generator=generator)
-        out = model.step(tokens, state)
-        state = out.state
-        got = runners["decoder"]({"tokens": tokens.flatten().numpy(), **seen, **theirs})
-        yield "log_probabilities", got["log_probabilities"], out.log_probabilities.flatten(0, 1)
-        yield "attention", got["attention"], out.attention.flatten(0, 1)
-        for name, value in _states(state.layers):
-            yield f"{name}_next", got[f"{name}_next"], value
-            theirs[name] = got[f"{name}_next"]
-
-
-def _of_layer(module: nn.LSTM | G2LSTM, run: Runner, steps: int, batch: int, generator: torch.Generator) -> Pairs:
-    shape = (batch, steps) if module.batch_first else (steps, batch)
-    x = torch.rand(*shape, module.input_size, generator=generator, dtype=torch.float32) * 2 - 1
-    count = module.num_layers * (2 if module.bidirectional else 1)
-    h, c = _drawn_state(count, batch, module.proj_size or module.hidden_size, module.hidden_size, generator)
-    got = run({"input": x.numpy(), "h": h.numpy(), "c": c.numpy()})
-    out, (h, c) = module(x, (h, c))
-    for name, value in {"output": out, "h_next": h, "c_next": c}.items():
-        yield name, got[name], value
-
-
-def _drawn_state(count: int, batch: int, width: int, hidden: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def draw_state(count: int, batch: int, width: int, hidden: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Random states h (count, batch, width) and c (count, batch, hidden)."""
     h = torch.rand(count, batch, width, generator=generator, dtype=torch.float32) * 2 - 1
     return h, torch.randn(count, batch, hidden, generator=generator, dtype=torch.float32)
 
 
-def _states(layers: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+def named_states(layers: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """The states by the names that graphs have for them: h0, c0, h1, ..."""
     for number, state in enumerate(layers):
         yield from zip((f"h{number}", f"c{number}"), state, strict=True)
-
-
-def _named(layers: list[tuple[Tensor, Tensor]]) -> dict[str, npt.NDArray[Any]]:
-    return {name: value.numpy() for name, value in _states(layers)}

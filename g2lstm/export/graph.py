@@ -1,4 +1,4 @@
-"""An ONNX graph in the making: operators and constants go in one by one, values are known by their names."""
+"""Builds an ONNX graph: operators and constants are added one by one, and values are known by their names."""
 
 import itertools
 from collections.abc import Sequence
@@ -12,23 +12,23 @@ from onnx import TensorProto, helper, numpy_helper
 from g2lstm.version import __version__
 
 OPSET = 21
-IR_VERSION = 10  # that of the opset; onnx would write its newest, which fewer runtimes read
-MICROSOFT = "com.microsoft"  # ONNX Runtime's own operators
+IR_VERSION = 10  # the one of the opset; onnx would write its newest, which fewer runtimes read
+MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
 FLOAT, INTEGER, TRUTH = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
-Dimension = int | str  # a number, or the name of one that each call chooses
+Dimension = int | str  # a size, or the name of one that may differ in each call
 
 
 class Graph:
     """A graph, or the body of a loop inside one.
 
     Args:
-        activations: "float32" or "int8", what n-bit products make of the vectors that they multiply.
-        outer: the graph that a body belongs to; its values can be used in the body.
+        activations: "float32" or "int8", the type in which packed matrices are multiplied by vectors.
+        outer: the graph around a body, which can use its values.
 
     Attributes:
-        expanded: names of the packed matrices that become float32 when a runtime loads the graph.
-        is_plain: whether all operators are ONNX's own, which every runtime has.
+        expanded: names of packed matrices that become float32 when a runtime loads the graph.
+        is_plain: whether it has only ONNX's own operators, which every runtime supports.
     """
 
     def __init__(self, activations: str = "float32", outer: "Graph | None" = None) -> None:
@@ -47,7 +47,7 @@ class Graph:
         return Graph(self.activations, self)
 
     def operators(self, kind: str, inputs: Sequence[str], outputs: int, **attributes: Any) -> list[str]:
-        """Adds an operator with several outputs; an empty name is an input or output that is not there."""
+        """Adds an operator with several outputs; an empty name stands for an absent input or output."""
         names = [self._name(kind) for _ in range(outputs)]
         self.root.is_plain &= "domain" not in attributes
         self._nodes.append(helper.make_node(kind, inputs, names, name=names[0], **attributes))
@@ -58,9 +58,9 @@ class Graph:
         return self.operators(kind, inputs, 1, **attributes)[0]
 
     def constant(self, values: npt.ArrayLike, name: str | None = None) -> str:
-        """Adds a constant; under a name that the graph has already, nothing is stored again.
+        """Adds a constant, once for each name.
 
-        It stands in the outermost graph, from where every body can use it.
+        It goes into the outermost graph, where every body can use it.
         """
         constants = self.root._constants
         name = name or self._name("constant")
@@ -69,7 +69,7 @@ class Graph:
         return name
 
     def integers(self, *values: int) -> str:
-        """Adds a constant list of whole numbers, which shapes and axes are."""
+        """Adds a constant list of integers, for shapes and axes."""
         return self.constant(np.array(values, dtype=np.int64))
 
     def has(self, name: str) -> bool:
@@ -77,28 +77,31 @@ class Graph:
         return name in self.root._constants
 
     def input(self, name: str, kind: int, *shape: Dimension) -> str:
-        """Declares an input; in a body the name becomes one that is new."""
+        """Declares an input; a body gets a new name for it."""
         name = name if self.root is self else self._name(name)
         self._inputs.append(helper.make_tensor_value_info(name, kind, shape))
         return name
 
     def output(self, value: str, name: str, kind: int, *shape: Dimension) -> None:
-        """Declares that a value is an output of this name."""
+        """Declares a value as an output with this name."""
         name = name if self.root is self else self._name(name)
         self._nodes.append(helper.make_node("Identity", [value], [name], name=name))
         self._outputs.append(helper.make_tensor_value_info(name, kind, shape))
 
     def signature(self) -> dict[str, list[dict[str, Any]]]:
-        """The inputs and outputs, each with its name, type and shape, whose names stand for any number."""
-        return {"inputs": [_told(one) for one in self._inputs], "outputs": [_told(one) for one in self._outputs]}
+        """The inputs and outputs, each with its name, type and shape; a name in a shape stands for any size."""
+        return {
+            "inputs": [_described(one) for one in self._inputs],
+            "outputs": [_described(one) for one in self._outputs],
+        }
 
     @property
     def constant_bytes(self) -> int:
-        """Of all constants, which are nearly all there is."""
+        """The size of all constants, which are nearly the whole file."""
         return sum(len(tensor.raw_data) for tensor in self._constants.values())
 
     def finished(self) -> onnx.GraphProto:
-        """The graph as it is now, without a model around it; what a loop takes as its body."""
+        """The graph so far, without a model around it; the form in which a loop takes its body."""
         constants = list(self._constants.values())
         return helper.make_graph(self._nodes, "g2lstm", self._inputs, self._outputs, constants)
 
@@ -112,7 +115,7 @@ class Graph:
         return f"{what}_{next(self._numbers)}"
 
 
-def _told(value: onnx.ValueInfoProto) -> dict[str, Any]:
+def _described(value: onnx.ValueInfoProto) -> dict[str, Any]:
     tensor = value.type.tensor_type
     shape = [dimension.dim_param or dimension.dim_value for dimension in tensor.shape.dim]
     return {"name": value.name, "type": TensorProto.DataType.Name(tensor.elem_type).lower(), "shape": shape}

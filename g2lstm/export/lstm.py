@@ -1,4 +1,4 @@
-"""LSTM layers in an ONNX graph: its operator `LSTM` where that can express a layer, else the cell written out."""
+"""LSTM layers in an ONNX graph: as its operator `LSTM` where that can express a layer, else as a loop over the cell."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,45 +8,46 @@ import torch
 from onnx import TensorProto
 from torch import Tensor, nn
 
-from g2lstm.compression.lstm import LETTERS, CompressedLSTM
-from g2lstm.compression.matrix import Dense, Encoded
+from g2lstm.compression.encodings import Dense, Encoding
+from g2lstm.compression.modules import LETTERS, CompressedLSTM
+from g2lstm.export.check import Exporter, Outputs, Runners, draw_state
 from g2lstm.export.graph import FLOAT, Graph
-from g2lstm.export.weights import Floats, Matrix, expanded, is_expanded, product
+from g2lstm.export.weights import Floats, Weight, expanded, is_expanded, product
 from g2lstm.nn.gate import GateRule
-from g2lstm.nn.lstm import G2LSTM
+from g2lstm.nn.lstm import GatedLSTM
 
 State = tuple[str, str]  # h (1, B, R) and c (1, B, H)
-_ONNX_ORDER = (0, 3, 1, 2)  # its gates are i, o, f, c
+_ONNX_ORDER = (0, 3, 1, 2)  # ONNX orders the gates i, o, f, c
 
 
 @dataclass(frozen=True)
 class Direction:
-    """One layer in one direction, its temperature folded in.
+    """One layer in one direction, with its temperature folded in.
 
     Attributes:
         w_x: the matrices (H, I) of the gates i, f, g, o.
-        w_h: (H, R) likewise.
-        b_x, b_h: (4H,); 0 where there is none.
+        w_h: the matrices (H, R) of the same gates.
+        b_x, b_h: (4H,); 0 if the layer has none.
         w_r: (R, H), the projection.
-        hard: which gates are 1[a >= 0].
+        hard: the gates that are 1[a >= 0].
     """
 
-    w_x: tuple[Matrix, ...]
-    w_h: tuple[Matrix, ...]
+    w_x: tuple[Weight, ...]
+    w_h: tuple[Weight, ...]
     b_x: Floats
     b_h: Floats
-    w_r: Matrix | None
+    w_r: Weight | None
     hard: str
 
     @property
     def hidden(self) -> int:
-        """H."""
+        """The hidden size, H."""
         return len(self.b_x) // 4
 
     @property
     def width(self) -> int:
-        """R, of what it gives."""
-        return self.hidden if self.w_r is None else self.w_r.encoded.shape[0]
+        """The width of the output, R."""
+        return self.hidden if self.w_r is None else self.w_r.encoding.shape[0]
 
     def fits_operator(self, graph: Graph) -> bool:
         """Whether ONNX's own `LSTM` can express it: float32 matrices, sigmoids, no projection."""
@@ -54,20 +55,20 @@ class Direction:
 
 
 class Sequences(NamedTuple):
-    """How long the sequences of a batch are, where they are not all of full length."""
+    """The lengths of the sequences in a batch, where they differ."""
 
     lengths: str  # (B,) int64
-    is_token: str  # (T, B) truth values
+    is_token: str  # (T, B) booleans
 
 
-def layers_of(module: nn.LSTM | G2LSTM, name: str) -> list[list[Direction]]:
-    """By layer and direction, as they are in the module's present mode.
+def layers_of(module: nn.LSTM | GatedLSTM, name: str) -> list[list[Direction]]:
+    """The layers of a module in its present mode, by layer and direction.
 
     Args:
-        module: in evaluation mode; a compressed one keeps its matrices as they are encoded.
+        module: in evaluation mode; the matrices of a compressed one stay encoded.
         name: of the module in the model, with a dot at its end; or nothing.
     """
-    rule = module.gate_rule() if isinstance(module, G2LSTM) else GateRule()
+    rule = module.gate_rule() if isinstance(module, GatedLSTM) else GateRule()
     directions = 2 if module.bidirectional else 1
     found = [
         _direction(module, rule, name, f"_l{layer}{'_reverse' if reverse else ''}")
@@ -84,14 +85,15 @@ def run(
     layers: list[list[Direction]],
     sequences: Sequences | None = None,
 ) -> tuple[str, list[State]]:
-    """Reads sequences.
+    """Adds a stack of layers that reads sequences.
 
     Args:
-        graph: to add to.
+        graph: the graph to add to.
         x: (T, B, I).
         states: for each layer and direction; None for zeros.
-        layers: one upon the other.
-        sequences: their lengths; then what comes out after a sequence's end is 0, and the last states mean nothing.
+        layers: from the bottom up.
+        sequences: their lengths, if they differ; the output after the end of a sequence is then 0, and the last states
+            mean nothing.
 
     Returns:
         The output (T, B, R of all directions), and the last states.
@@ -112,7 +114,7 @@ def run(
 
 
 def step(graph: Graph, x: str, state: State, direction: Direction) -> tuple[str, State]:
-    """Reads one step x (B, I) of one layer; gives its output (B, R) and the state after it."""
+    """Adds one step of one layer: from x (B, I) to its output (B, R) and the state after it."""
     first = graph.integers(0)
     if direction.fits_operator(graph):
         y, [last] = _by_operator(graph, graph.operator("Unsqueeze", x, first), [state], [direction], None)
@@ -122,34 +124,35 @@ def step(graph: Graph, x: str, state: State, direction: Direction) -> tuple[str,
     return h, (graph.operator("Unsqueeze", h, first), graph.operator("Unsqueeze", c, first))
 
 
-def _direction(module: nn.LSTM | G2LSTM, rule: GateRule, name: str, suffix: str) -> Direction:
+def _direction(module: nn.LSTM | GatedLSTM, rule: GateRule, name: str, suffix: str) -> Direction:
     factors = rule.row_scale(1, torch.empty(0, dtype=torch.float64)).tolist()  # of the four gates
     rows = np.repeat(np.array(factors, dtype=np.float32), module.hidden_size)
 
-    def matrices(kind: str) -> tuple[Matrix, ...]:
+    def matrices(kind: str) -> tuple[Weight, ...]:
         own = f"weight_{kind}{suffix}"
-        encoded: list[Encoded]
+        encodings: list[Encoding]
         if isinstance(module, CompressedLSTM):
-            encoded = [module.matrices[f"{own}.{letter}"] for letter in LETTERS]
+            encodings = module.encodings(own)
         else:
-            encoded = [Dense(part) for part in floats(getattr(module, own)).chunk(4)]
-        each = zip(LETTERS, encoded, factors, strict=True)
-        return tuple(Matrix(f"{name}{own}.{letter}", one, factor) for letter, one, factor in each)
+            encodings = [Dense(part) for part in np.split(floats(getattr(module, own)), 4)]
+        each = zip(LETTERS, encodings, factors, strict=True)
+        return tuple(Weight(f"{name}{own}.{letter}", one, factor) for letter, one, factor in each)
 
     def bias(kind: str) -> Floats:
-        return floats(getattr(module, f"bias_{kind}{suffix}")).numpy() * rows if module.bias else np.zeros_like(rows)
+        return floats(getattr(module, f"bias_{kind}{suffix}")) * rows if module.bias else np.zeros_like(rows)
 
     w_r = None
     if module.proj_size:
         own = f"weight_hr{suffix}"
-        w_r = Matrix(f"{name}{own}", Dense(floats(getattr(module, own))))
+        w_r = Weight(f"{name}{own}", Dense(floats(getattr(module, own))))
     hard = rule.gates if rule.hard else ""
     return Direction(matrices("ih"), matrices("hh"), bias("ih"), bias("hh"), w_r, hard)
 
 
-def floats(tensor: Tensor) -> Tensor:
-    """The values of a parameter in float32 on the CPU."""
-    return tensor.detach().to("cpu").float().contiguous()
+def floats(tensor: Tensor) -> Floats:
+    """The values of a parameter in float32."""
+    values: Floats = tensor.detach().cpu().float().contiguous().numpy()
+    return values
 
 
 def _zero_state(graph: Graph, x: str, direction: Direction) -> State:
@@ -165,7 +168,7 @@ def _zero_state(graph: Graph, x: str, direction: Direction) -> State:
 def _by_operator(
     graph: Graph, x: str, states: list[State], directions: list[Direction], sequences: Sequences | None
 ) -> tuple[str, list[State]]:
-    """All directions of one layer by the operator `LSTM`: x (T, B, I)."""
+    """All directions of one layer, by the operator `LSTM`: x (T, B, I)."""
 
     def weights(which: str) -> str:
         first = graph.integers(0)
@@ -196,7 +199,7 @@ def _by_operator(
 def _by_scan(
     graph: Graph, x: str, state: State, direction: Direction, sequences: Sequences | None, backwards: bool
 ) -> tuple[str, State]:
-    """One direction of one layer by a loop over the cell: x (T, B, I). The input's product is made before the loop."""
+    """One direction of one layer, by a loop over the cell: x (T, B, I). The product with x comes before the loop."""
     alpha = _from_input(graph, x, direction)
     if sequences is not None and backwards:
         alpha = _turned(graph, alpha, sequences)
@@ -219,17 +222,17 @@ def _by_scan(
 
 
 def _turned(graph: Graph, x: str, sequences: Sequences) -> str:
-    """Each sequence of x (T, B, ...) from its end to its beginning; what stands after it stays there."""
+    """Reverses each sequence of x (T, B, ...); the padding stays in its place."""
     return graph.operator("ReverseSequence", x, sequences.lengths, time_axis=0, batch_axis=1)
 
 
 def _from_input(graph: Graph, x: str, direction: Direction) -> str:
-    """The share of x (..., I) and of the biases in the pre-activations, (..., 4H)."""
+    """What x (..., I) and the biases add to the pre-activations, (..., 4H)."""
     return product(graph, x, direction.w_x, direction.b_x + direction.b_h)
 
 
 def _cell(graph: Graph, alpha: str, h: str, c: str, direction: Direction) -> tuple[str, str]:
-    """One step: from alpha (B, 4H) without the share of h, h (B, R) and c (B, H), to the next h and c."""
+    """One step: from alpha (B, 4H), to which h is still to be added, h (B, R) and c (B, H), to the next h and c."""
     alpha = graph.operator("Add", alpha, product(graph, h, direction.w_h))
     parts = dict(zip(LETTERS, graph.operators("Split", [alpha], 4, axis=-1, num_outputs=4), strict=True))
 
@@ -247,3 +250,52 @@ def _cell(graph: Graph, alpha: str, h: str, c: str, direction: Direction) -> tup
 
 def _joined(graph: Graph, values: list[str], axis: int) -> str:
     return values[0] if len(values) == 1 else graph.operators("Concat", values, 1, axis=axis)[0]
+
+
+class LayerExporter(Exporter):
+    """A layer by itself, or several on top of each other, with the inputs and outputs of `torch.nn.LSTM`."""
+
+    example = """\
+layer = ort.InferenceSession({path!r})
+x, h, c = (np.zeros([1 if isinstance(n, str) else n for n in one.shape], np.float32) for one in layer.get_inputs())
+output, h, c = layer.run(None, {{"input": x, "h": h, "c": c}})"""
+
+    def graphs(self, activations: str) -> dict[str, Graph]:
+        """One graph, from input, h and c to output, h and c."""
+        module = self._layer
+        graph = Graph(activations)
+        layers = layers_of(module, "")
+        count, width = sum(map(len, layers)), layers[0][0].width
+        order: tuple[str, str] = ("batch", "time") if module.batch_first else ("time", "batch")
+        x = graph.input("input", FLOAT, *order, module.input_size)
+        h = graph.input("h", FLOAT, count, "batch", width)
+        c = graph.input("c", FLOAT, count, "batch", module.hidden_size)
+        x = graph.operator("Transpose", x, perm=[1, 0, 2]) if module.batch_first else x
+        parts = (
+            graph.operators("Split", [part], count, axis=0, num_outputs=count) if count > 1 else [part]
+            for part in (h, c)
+        )
+        y, ends = run(graph, x, list(zip(*parts, strict=True)), layers)
+        y = graph.operator("Transpose", y, perm=[1, 0, 2]) if module.batch_first else y
+        graph.output(y, "output", FLOAT, *order, len(layers[0]) * width)
+        for part, name, size in ((0, "h_next", width), (1, "c_next", module.hidden_size)):
+            joined = graph.operators("Concat", [end[part] for end in ends], 1, axis=0)[0]
+            graph.output(joined, name, FLOAT, count, "batch", size)
+        return {"model": graph}
+
+    def outputs(self, runners: Runners, steps: int, batch: int, hypotheses: int, generator: torch.Generator) -> Outputs:
+        """The output and the last states."""
+        module = self._layer
+        shape = (batch, steps) if module.batch_first else (steps, batch)
+        x = torch.rand(*shape, module.input_size, generator=generator, dtype=torch.float32) * 2 - 1
+        count = module.num_layers * (2 if module.bidirectional else 1)
+        h, c = draw_state(count, batch, module.proj_size or module.hidden_size, module.hidden_size, generator)
+        got = runners["model"]({"input": x.numpy(), "h": h.numpy(), "c": c.numpy()})
+        out, (h, c) = module(x, (h, c))
+        for name, value in {"output": out, "h_next": h, "c_next": c}.items():
+            yield name, got[name], value
+
+    @property
+    def _layer(self) -> nn.LSTM | GatedLSTM:
+        assert isinstance(self.module, nn.LSTM | GatedLSTM)
+        return self.module

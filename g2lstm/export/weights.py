@@ -1,10 +1,10 @@
-"""Weight matrices in an ONNX graph: products with them and their rows, each kept as it is encoded.
+"""Encoded weights in an ONNX graph: products with them, and lookups of their rows.
 
-Dense matrices are plain. Those of low rank are two products, never one. Codes of four bits go into `MatMulNBits`, ONNX
-Runtime's product with packed weights. It has no product of eight bits with float32 vectors: it would unpack all
-weights at every call, so codes of more than four bits become float32 when a runtime loads the graph; with int8
-activations they too are multiplied packed. Nowhere is `DequantizeLinear` used: ONNX Runtime fuses it with the product
-that follows into one with int8 activations, whose results differ in the third digit.
+An encoding is codes with scales, a product of thin matrices, or otherwise its decoded values. Low-rank matrices stay
+two products. Codes of four bits go into `MatMulNBits`, ONNX Runtime's product with packed weights. It has no product of
+eight bits with float32 vectors and would unpack all weights at every call, so wider codes become float32 when a runtime
+loads the graph; with int8 activations they are multiplied packed too. `DequantizeLinear` is never used: ONNX Runtime
+fuses it with the product that follows into one with int8 activations, whose results differ in the third digit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,53 +15,58 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
-from g2lstm.compression.matrix import Dense, Encoded, Grid, GroupInt4, LowRank, RowIntegers
+from g2lstm.compression.encodings import Coded, Encoding
 from g2lstm.export.graph import MICROSOFT, Graph
 
 Floats = npt.NDArray[np.float32]
-_BLOCKS = (256, 128, 64, 32, 16)  # columns with one scale that MatMulNBits can have
-ACCURACY = {"float32": 1, "int8": 4}  # activations, and what MatMulNBits calls them
+_BLOCKS = (256, 128, 64, 32, 16)  # columns per scale that MatMulNBits supports
+ACCURACY = {"float32": 1, "int8": 4}  # the number that MatMulNBits has for each kind of activations
 
 
-class Matrix(NamedTuple):
-    """A matrix of a model.
+class Weight(NamedTuple):
+    """A weight matrix of a model.
 
     Attributes:
-        name: in the model; the same name is the same matrix, and stored once.
-        encoded: (N, K).
-        factor: multiplies it, for example 1 / tau.
+        name: in the model; weights of the same name are stored once.
+        encoding: (N, K).
+        factor: the matrix is multiplied by this, for example 1 / tau.
     """
 
     name: str
-    encoded: Encoded
+    encoding: Encoding
     factor: float = 1.0
+
+    @property
+    def is_thin(self) -> bool:
+        """Whether it is a product of thin matrices."""
+        return len(self.encoding.factors()) > 1
 
 
 @dataclass(frozen=True)
 class _Values:
     """A dense matrix."""
 
-    names: tuple[str, ...]  # of the matrices that it consists of
+    names: tuple[str, ...]  # of the weights that it consists of
     values: Floats  # (N, K)
 
     @property
     def name(self) -> str:
-        """Of its constant."""
+        """The name of its constant."""
         return "+".join(self.names)
 
 
 @dataclass(frozen=True)
 class _Codes:
-    """A matrix of codes: value = code · scale of its group of columns."""
+    """Codes with scales: value = code · scale of its group of columns."""
 
     names: tuple[str, ...]
     codes: npt.NDArray[np.integer[Any]]  # (N, K)
     scales: Floats  # (N, groups)
-    group: int | None  # columns of a group; None where each row is one
+    group: int | None  # columns per group; None where a row has one scale
 
     @property
     def name(self) -> str:
-        """What the names of its constants begin with."""
+        """The prefix of the names of its constants."""
         return "+".join(self.names)
 
     @property
@@ -73,82 +78,67 @@ class _Codes:
         return 16
 
     def block(self) -> int | None:
-        """The columns of a block of `MatMulNBits`; None where no block fits the groups."""
+        """The columns per block of `MatMulNBits`; None where no block fits the groups."""
         columns = self.codes.shape[1]
-        if self.group is None:  # the one that takes the fewest bytes, with what the last block is filled up with
+        if self.group is None:  # the one that takes the fewest bytes, including the padding of the last block
             return min(_BLOCKS, key=lambda block: -(-columns // block) * (block * self.bits // 8 + 4))
         return next((block for block in _BLOCKS if self.group % block == 0), None)
 
     def is_packed(self, activations: str) -> bool:
-        """Whether products use it as it is, or expanded to float32."""
+        """Whether products read it packed, instead of expanded to float32."""
         most_bits = 8 if activations == "int8" else 4
         return self.bits <= most_bits and self.block() is not None
 
 
-def product(graph: Graph, x: str, matrices: Sequence[Matrix], bias: Floats | None = None) -> str:
-    """W x + b for x (..., K), where the rows of W are those of all the matrices, one after the other."""
+def product(graph: Graph, x: str, matrices: Sequence[Weight], bias: Floats | None = None) -> str:
+    """W x + b for x (..., K), where W has the rows of all the matrices, one after the other."""
     parts = [_multiply(graph, x, piece) for piece in _merged(matrices)]
     y = parts[0] if len(parts) == 1 else graph.operators("Concat", parts, 1, axis=-1)[0]
     return y if bias is None else graph.operator("Add", y, graph.constant(bias))
 
 
-def lookup(graph: Graph, tokens: str, matrix: Matrix) -> str:
-    """The rows (..., K) of a matrix for tokens (...); only those are expanded."""
-    if isinstance(matrix.encoded, LowRank):
+def lookup(graph: Graph, tokens: str, matrix: Weight) -> str:
+    """The rows (..., K) of a matrix for tokens (...); only those are decoded."""
+    if matrix.is_thin:
         left, right = _factors(matrix)
         return graph.operator("MatMul", lookup(graph, tokens, left), expanded(graph, [right]))
     return _rows(graph, _piece(matrix), tokens)
 
 
-def expanded(graph: Graph, matrices: Sequence[Matrix]) -> str:
-    """The matrices in float32, their rows one after the other; runtimes compute it once, on loading."""
+def expanded(graph: Graph, matrices: Sequence[Weight]) -> str:
+    """The matrices in float32, their rows one after the other; runtimes compute this once, when they load the graph."""
     parts = []
     for piece in _merged(matrices):
-        assert not isinstance(piece, Matrix), "a matrix of low rank is never multiplied out"
+        assert not isinstance(piece, Weight), "thin matrices are never multiplied out"
         parts.append(_whole(graph, piece))
     return parts[0] if len(parts) == 1 else graph.root.operators("Concat", parts, 1, axis=0)[0]
 
 
-def is_expanded(graph: Graph, matrix: Matrix) -> bool:
-    """Whether a matrix is multiplied in float32, as a whole."""
-    if isinstance(matrix.encoded, LowRank):
+def is_expanded(graph: Graph, matrix: Weight) -> bool:
+    """Whether products with a matrix use all of it in float32."""
+    if matrix.is_thin:
         return False
     piece = _piece(matrix)
     return isinstance(piece, _Values) or not piece.is_packed(graph.activations)
 
 
-def _factors(matrix: Matrix) -> tuple[Matrix, Matrix]:
-    assert isinstance(matrix.encoded, LowRank)
-    left = Matrix(f"{matrix.name}.left", matrix.encoded.left, matrix.factor)
-    return left, Matrix(f"{matrix.name}.right", matrix.encoded.right)
+def _factors(matrix: Weight) -> tuple[Weight, Weight]:
+    right, left = matrix.encoding.factors()
+    return Weight(f"{matrix.name}.left", left, matrix.factor), Weight(f"{matrix.name}.right", right)
 
 
-def _piece(matrix: Matrix) -> _Values | _Codes:
-    name, encoded, factor = matrix
-    scales: Floats
-    match encoded:
-        case Dense():
-            # Before NumPy 2, float16 times a float32 number is float16.
-            return _Values((name,), encoded.values.numpy().astype(np.float32) * np.float32(factor))
-        case Grid():
-            scales = np.full((encoded.shape[0], 1), np.float32(encoded.step), dtype=np.float32)
-            codes, group = encoded.codes, None
-        case RowIntegers():
-            scales = encoded.scales.numpy()[:, np.newaxis]
-            codes, group = encoded.codes, None
-        case GroupInt4():
-            scales = encoded.scales.float().numpy()
-            codes, group = encoded.codes, encoded.group
-        case _:
-            raise AssertionError("the factors of a matrix of low rank are taken one by one")
-    return _Codes((name,), codes.numpy(), scales * np.float32(factor), group)
+def _piece(matrix: Weight) -> _Values | _Codes:
+    name, encoding, factor = matrix
+    if isinstance(encoding, Coded):
+        return _Codes((name,), encoding.codes, encoding.group_scales * np.float32(factor), encoding.group)
+    return _Values((name,), encoding.decode() * np.float32(factor))
 
 
-def _merged(matrices: Sequence[Matrix]) -> Iterator[_Values | _Codes | Matrix]:
-    """Neighbours that can be multiplied at once, as one; a matrix of low rank stays by itself."""
+def _merged(matrices: Sequence[Weight]) -> Iterator[_Values | _Codes | Weight]:
+    """Joins neighbours that can be multiplied at once; thin matrices stay by themselves."""
     before: _Values | _Codes | None = None
     for matrix in matrices:
-        if isinstance(matrix.encoded, LowRank):
+        if matrix.is_thin:
             if before is not None:
                 yield before
             before = None
@@ -166,7 +156,7 @@ def _merged(matrices: Sequence[Matrix]) -> Iterator[_Values | _Codes | Matrix]:
 
 
 def _joined(above: _Values | _Codes, below: _Values | _Codes) -> _Values | _Codes | None:
-    """Both as one, where they are of one kind."""
+    """Both as one, if they are of one kind."""
     names = above.names + below.names
     if isinstance(above, _Values) and isinstance(below, _Values):
         return _Values(names, np.concatenate([above.values, below.values]))
@@ -181,8 +171,8 @@ def _joined(above: _Values | _Codes, below: _Values | _Codes) -> _Values | _Code
     return _Codes(names, codes, np.concatenate(scales), next(iter(groups), None))
 
 
-def _multiply(graph: Graph, x: str, piece: _Values | _Codes | Matrix) -> str:
-    if isinstance(piece, Matrix):
+def _multiply(graph: Graph, x: str, piece: _Values | _Codes | Weight) -> str:
+    if isinstance(piece, Weight):
         left, right = _factors(piece)
         return product(graph, product(graph, x, [right]), [left])
     if isinstance(piece, _Codes) and piece.is_packed(graph.activations):
@@ -193,7 +183,7 @@ def _multiply(graph: Graph, x: str, piece: _Values | _Codes | Matrix) -> str:
         return graph.operator("MatMulNBits", x, packed, scales, domain=MICROSOFT, accuracy_level=accuracy, **sizes)
     if isinstance(piece, _Values) and not graph.has(piece.name):
         return graph.operator("MatMul", x, graph.constant(piece.values.T, f"{piece.name}.transposed"))
-    # Nodes of the outermost graph with constants alone are computed on loading; in a body they might be at each step.
+    # Runtimes compute nodes of the outermost graph that have only constants once; in a body, maybe at every step.
     return graph.operator("MatMul", x, graph.root.operator("Transpose", _whole(graph, piece), perm=[1, 0]))
 
 
@@ -224,7 +214,7 @@ def _rows(graph: Graph, piece: _Values | _Codes, places: str | None) -> str:
         last = graph.integers(-1)
         both = [graph.operator("Unsqueeze", part, last) for part in (low, high)]
         codes = graph.operators("Concat", both, 1, axis=-1)[0]  # (..., blocks, bytes, 2)
-        # 0 keeps a dimension, but which are there depends on `places`; so the shape is taken from the bytes' own.
+        # The number of dimensions depends on `places`, so the new shape is made from that of the bytes.
         shape = graph.operator("Concat", graph.operator("Shape", low, end=-1), graph.integers(block), axis=0)
         codes = graph.operator("Reshape", codes, shape)  # (..., blocks, columns of a block)
     numbers = graph.operator("Sub", graph.operator("Cast", codes, to=TensorProto.FLOAT), graph.constant(half))
@@ -236,12 +226,12 @@ def _rows(graph: Graph, piece: _Values | _Codes, places: str | None) -> str:
 
 
 def _packed(graph: Graph, piece: _Codes) -> tuple[str, str, int]:
-    """Codes (N, blocks, bytes) and scales (N, blocks) as `MatMulNBits` has them, and the columns of a block."""
+    """Codes (N, blocks, bytes) and scales (N, blocks) as `MatMulNBits` takes them, and the columns per block."""
     block = piece.block()
     assert block is not None
     (rows, columns), half = piece.codes.shape, 2 ** (piece.bits - 1)
     blocks = -(-columns // block)
-    codes = np.full((rows, blocks * block), half, dtype=np.uint8)  # what fills up the last block is 0
+    codes = np.full((rows, blocks * block), half, dtype=np.uint8)  # the padding stands for 0
     codes[:, :columns] = piece.codes + np.int16(half)
     if piece.bits == 4:
         codes = codes[:, 0::2] | (codes[:, 1::2] << 4)

@@ -87,7 +87,7 @@ def freeze_(model: Model) -> Model:
         The model; if it is a `G2LSTM` itself, the new layer.
     """
     for name, module in model.named_modules():
-        if isinstance(module, GatedLSTM) and type(module).to_lstm is not G2LSTM.to_lstm:
+        if isinstance(module, GatedLSTM) and not isinstance(module, G2LSTM):
             raise G2Error(
                 f"{_called(name)} is a {type(module).__name__}, which has no parameters that a torch.nn.LSTM could go "
                 "on with; its to_lstm() makes new ones, or freeze the model that it was made from"
@@ -135,7 +135,7 @@ def _convertible(model: nn.Module, kind: type[Recurrent], action: str) -> Iterat
             yield name, module
 
 
-def shape_of(layer: nn.RNNBase) -> dict[str, Any]:
+def shape_of(layer: nn.RNNBase | GatedLSTM) -> dict[str, Any]:
     """The arguments that `torch.nn.LSTM` and `G2LSTM` share, as a layer has them."""
     return {name: getattr(layer, name) for name in _SHAPE}
 

@@ -2,13 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 
 from torch import nn
 
 from g2lstm.nn.lstm import GatedLSTM
-
-_UNPACKED = ContextVar("unpacked", default=False)  # each thread has its own
 
 
 def lstms(model: nn.Module) -> list[GatedLSTM]:
@@ -23,32 +20,23 @@ def set_eval_gate(model: nn.Module, eval_gate: str) -> None:
 
 
 @contextmanager
-def evaluating(model: nn.Module, eval_gate: str | None = None, *, packed: bool = False) -> Iterator[None]:
+def evaluating(model: nn.Module, eval_gate: str | None = None) -> Iterator[None]:
     """The model in evaluation mode with these gates; both are as before at the end.
 
     Args:
         model: with or without `G2LSTM` layers.
         eval_gate: "soft", "tempered" or "hard"; None for the model's own.
-        packed: whether compressed layers may read few sequences packed. That rounds, and a score must not depend on
-            how a text is cut into batches; so within a call that does not allow it, none can.
     """
     layers = lstms(model)
     modes, gates = [(module, module.training) for module in model.modules()], [layer.eval_gate for layer in layers]
-    token = _UNPACKED.set(not packed or _UNPACKED.get())
     try:
         model.eval()
         if eval_gate is not None:
             set_eval_gate(model, eval_gate)
         yield
     finally:
-        _UNPACKED.reset(token)
         model.train(modes[0][1])  # the model itself comes first; modules may do more in `train` than set their mode
         for module, was_training in modes:
             module.training = was_training
         for layer, gate in zip(layers, gates, strict=True):
             layer.eval_gate = gate
-
-
-def must_unpack() -> bool:
-    """Whether this thread is inside `evaluating`, with whatever model, and not allowed to read packed."""
-    return _UNPACKED.get()

@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 from g2lstm.compression import storage
-from g2lstm.compression.measure import group_sizes
-from g2lstm.compression.model import compress, encoded_matrices
+from g2lstm.compression.model import compress, encoded_matrices, group_sizes
 from g2lstm.compression.spec import PRESETS, Spec
 from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically

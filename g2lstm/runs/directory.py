@@ -14,7 +14,7 @@ import safetensors
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from g2lstm.compression.header import ENTRY, parse_header, spec_of
+from g2lstm.compression.storage import HEADER, parse_header, spec_of
 from g2lstm.errors import G2Error
 from g2lstm.files import parse_json, read_bounded, read_json, write_atomically
 from g2lstm.recipes.files import read_tables, recipe_to_toml, seal, tables_hash
@@ -160,7 +160,7 @@ class RunDirectory:
     @property
     def compression(self) -> str | None:
         """The spec that the weights are compressed by; None if they are not."""
-        header = self.training_facts().get(ENTRY)
+        header = self.training_facts().get(HEADER)
         if header is None:
             return None
         try:

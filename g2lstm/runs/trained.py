@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from g2lstm.compression import storage
-from g2lstm.compression.header import shown
+from g2lstm.compression.encodings.base import brief
 from g2lstm.compression.model import install_
 from g2lstm.errors import G2Error
 from g2lstm.runs.directory import RunDirectory
@@ -85,7 +85,7 @@ def check_fits(model: nn.Module, run: RunDirectory) -> None:
     if wrong := sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)):
         shapes = [" ".join(map(str, each.get(wrong[0], ["none"]))) for each in (found, expected)]
         raise G2Error(
-            f"{run.model_file} does not fit the recipe and the tokenizer: {shown(wrong[0])} has shape {shapes[0]}, "
+            f"{run.model_file} does not fit the recipe and the tokenizer: {brief(wrong[0])} has shape {shapes[0]}, "
             f"expected {shapes[1]}; use its own"
         )
 

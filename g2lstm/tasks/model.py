@@ -38,6 +38,7 @@ class TokenModel(nn.Module):
         softmax_bias: (V,).
     """
 
+    softmax_parameters = ("softmax_weight",)  # how `compress` finds the softmax
     softmax_weight: nn.Parameter | nn.Module | None
     softmax_bias: nn.Parameter
 
@@ -57,12 +58,13 @@ class TokenModel(nn.Module):
 
     def logits(self, features: Tensor) -> Tensor:
         """Unnormalised log-probabilities (..., V) of the next token from features (..., E)."""
-        return nn.functional.linear(*softmax_factors(features, self._softmax), self.softmax_bias)
+        return nn.functional.linear(features, self.output_weight, self.softmax_bias)
 
     def token_losses(self, features: Tensor, targets: Tensor) -> Tensor:
         """-log p(target) in nats, shaped like `targets` (...), from features (..., E); never holds all the logits."""
-        rows, weight = softmax_factors(features.reshape(-1, features.size(-1)), self._softmax)
-        return cross_entropy(rows, weight, self.softmax_bias, targets.reshape(-1), reduction="none").view(targets.shape)
+        rows = features.reshape(-1, features.size(-1))
+        losses = cross_entropy(rows, self.output_weight, self.softmax_bias, targets.reshape(-1), reduction="none")
+        return losses.view(targets.shape)
 
     def _drop(self, x: Tensor, probability: float) -> Tensor:
         """Dropout with one mask for all steps, in training only."""
@@ -74,9 +76,3 @@ def weight_of(softmax: nn.Module | Tensor) -> Tensor:
     weight = softmax if isinstance(softmax, Tensor) else softmax.weight
     assert isinstance(weight, Tensor)
     return weight
-
-
-def softmax_factors(features: Tensor, softmax: nn.Module | Tensor) -> tuple[Tensor, Tensor]:
-    """Features (..., E) and weights (V, E) whose product is the logits; both are narrower for a low-rank matrix."""
-    factors = getattr(softmax, "factors", None)  # compressed weights have these
-    return (features, weight_of(softmax)) if factors is None else factors(features)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.lstm import G2LSTM
+from g2lstm.nn.lstm import GatedLSTM
 from g2lstm.nn.mode import evaluating, lstms
 from g2lstm.nn.record import GateRecord
 from g2lstm.text.tokenize import Tokenizer, printable
@@ -52,7 +52,7 @@ def places(name: str, lstm: nn.Module) -> list[Place]:
         name: of the module in its model; "" if it is the model.
         lstm: a `G2LSTM` or `torch.nn.LSTM`.
     """
-    assert isinstance(lstm, G2LSTM | nn.LSTM)
+    assert isinstance(lstm, GatedLSTM | nn.LSTM)
     found = []
     for index in range(lstm.num_layers):
         own = ".".join([name] * bool(name) + [f"l{index}"] * (lstm.num_layers > 1)) or "lstm"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from torch import Tensor, nn
 
@@ -17,6 +17,9 @@ from g2lstm.text.grammar import GrammarPair
 from g2lstm.text.lines import read_pieces
 from g2lstm.text.registry import folder_of
 from g2lstm.text.tokenize import Tokenizer
+
+if TYPE_CHECKING:
+    from g2lstm.export.check import Exporter
 
 Progress: TypeAlias = Callable[[int, int], None]  # what is done, and what there is in all
 
@@ -149,6 +152,14 @@ class Trained(ABC):
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """What a program on another machine must know to use the model: token ids, and how to search."""
+
+    def onnx_exporter(self) -> "Exporter":
+        """How `export_onnx` writes the model with its tokenizers; needs the extra `export`."""
+        model: Any = self.model
+        exporter: Exporter = model.onnx_exporter()
+        exporter.files = {name: tokenizer.to_json().encode() for name, tokenizer in self.tokenizers.items()}
+        exporter.facts = self.describe()
+        return exporter
 
     def score_split(self, how: Scoring, progress: Progress | None = None) -> SplitScore:
         """Scores a split of the model's own data.

@@ -57,7 +57,7 @@ def test_what_becomes_float32_is_told_on_standard_error(command, tmp_path, monke
     code, out, err = command("export", run, "--json")
     assert code == 0
     assert json.loads(out)["expanded"] == ["embedding.weight"]
-    assert err.startswith("g2lstm: become float32 when the export is loaded: embedding.weight")
+    assert err.startswith("g2lstm: become float32 when a runtime loads the export: embedding.weight")
     assert len(err.splitlines()) == 1
 
 
@@ -65,7 +65,7 @@ def test_what_becomes_float32_is_told_on_standard_error(command, tmp_path, monke
     ("arguments", "message"),
     [
         (["--format", "tflite"], "models are exported as onnx, got --format 'tflite'"),
-        (["--out", "somewhere"], "must end with .onnx, got 'somewhere'"),
+        (["--out", "somewhere"], "must end in .onnx, got 'somewhere'"),
         (["--activations", "int2"], "activations must be one of 'float32', 'int8', got 'int2'"),
         (["--eval-gate", "open"], "eval_gate must be one of"),
     ],

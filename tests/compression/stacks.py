@@ -4,17 +4,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
-from g2lstm.compression.matrix import Dense, Encoded, Grid, GroupInt4, LowRank, RowIntegers
+from g2lstm.compression.encodings import Dense, Encoding, Grid, GroupInt4, LowRank, RowIntegers
 from g2lstm.compression.session import Layer, PlainSession, Session, Softmax, Term
 
-FORMS = ["dense", "five levels", "eight levels", "grid", "wide grid", "int8", "int4", "int4 by 64"]
+FORMS = ["dense", "five levels", "eight levels", "grid", "wide grid", "int8", "int6", "int4", "int4 by 64"]
 FACTORS = [("dense", "dense"), ("int8", "int4"), ("int4", "int8"), ("dense", "int4")]
 LARGEST = 127 * 256 + 127  # what the kernel rounds the largest element of a vector to
 
 
-def matrix(form: str, rows: int, columns: int, rng: np.random.Generator) -> Encoded:
+def matrix(form: str, rows: int, columns: int, rng: np.random.Generator) -> Encoding:
     """Weights of about ±1 / columns, so that pre-activations stay around 1 and errors do not grow from step to step."""
     most = 2 / columns
     if form.startswith("low rank"):
@@ -22,18 +21,25 @@ def matrix(form: str, rows: int, columns: int, rng: np.random.Generator) -> Enco
         rank = min(rows, columns, 11)
         return LowRank(matrix(left, rows, rank, rng), matrix(right, rank, columns, rng))
     if form == "dense":
-        return Dense(torch.from_numpy(rng.uniform(-most, most, (rows, columns)).astype(np.float32)))
-    ranges = {"five levels": (-2, 2), "eight levels": (-4, 3), "wide grid": (-300, 300), "int8": (-128, 127)}
+        return Dense(rng.uniform(-most, most, (rows, columns)).astype(np.float32))
+    ranges = {
+        "five levels": (-2, 2),
+        "eight levels": (-4, 3),
+        "wide grid": (-300, 300),
+        "int8": (-128, 127),
+        "int6": (-32, 31),
+    }
     least, greatest = ranges.get(form, (-8, 7))
     drawn = rng.integers(least, greatest, (rows, columns), endpoint=True)
-    codes = torch.from_numpy(drawn.astype(np.int16 if form == "wide grid" else np.int8))
+    codes = drawn.astype(np.int16 if form == "wide grid" else np.int8)
     if "grid" in form or "levels" in form:
         return Grid(codes, most / greatest)
-    if form == "int8":
-        return RowIntegers(codes, torch.from_numpy(rng.uniform(0.2, 1, rows) * most / 128).float())
+    if form in ("int8", "int6"):
+        bits = int(form[-1])
+        return RowIntegers(codes, (rng.uniform(0.2, 1, rows) * most / 2 ** (bits - 1)).astype(np.float32), bits)
     group = 64 if form.endswith("64") else 32
     scales = rng.uniform(0.2, 1, (rows, -(-columns // group))) * most / 8
-    return GroupInt4(codes, torch.from_numpy(scales).half(), group)
+    return GroupInt4(codes, scales.astype(np.float16), group)
 
 
 def layer(inputs: int, hidden: int, form: str, rng: np.random.Generator) -> Layer:
@@ -68,11 +74,11 @@ def random_state(layers: list[Layer], rng: np.random.Generator) -> list[tuple[np
     return [(rng.uniform(-1, 1, one.hidden), rng.normal(size=one.hidden)) for one in layers]
 
 
-def dense_of(one: Encoded) -> np.ndarray:
-    return one.dequantize().double().numpy()
+def dense_of(one: Encoding) -> np.ndarray:
+    return one.decode().astype(np.float64)
 
 
-def product_error(one: Encoded, v: np.ndarray, error: np.ndarray) -> np.ndarray:
+def product_error(one: Encoding, v: np.ndarray, error: np.ndarray) -> np.ndarray:
     """How far `one` times v may be off, if v is off by `error` already: see the bound of one rounding at the end."""
     if isinstance(one, LowRank):
         middle = product_error(one.right, v, error)

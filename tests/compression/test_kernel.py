@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from g2lstm.compression import kernel, layout
-from g2lstm.compression.kernel import KernelSession, open_session
-from g2lstm.compression.matrix import Grid, GroupInt4, LowRank, RowIntegers
+from g2lstm.compression import kernel
+from g2lstm.compression.encodings import Grid, GroupInt4, LowRank, RowIntegers, panels
+from g2lstm.compression.kernel import KernelSession, Product, open_session, pack_layer
 from g2lstm.compression.session import Layer, PlainSession, Softmax, Term
 from g2lstm.errors import G2Error
 from g2lstm.nn import kernel as nn_kernel
@@ -71,14 +70,14 @@ def test_residual_layers():
 )
 def test_the_largest_sums_do_not_overflow(form, code, columns):
     """Sums are kept in 32 bits: all codes and all elements at their largest."""
-    codes = torch.full((4, columns), code, dtype=torch.int8)
+    codes = np.full((4, columns), code, np.int8)
     scale = 0.5 / abs(code) / columns
     if form == "int8":
-        weights = RowIntegers(codes, torch.full((4,), scale))
+        weights = RowIntegers(codes, np.full(4, scale, np.float32))
     elif form == "grid":
         weights = Grid(codes, scale)
     else:
-        weights = GroupInt4(codes, torch.full((4, -(-columns // 4096)), scale).half(), 4096)
+        weights = GroupInt4(codes, np.full((4, -(-columns // 4096)), scale, np.float16), 4096)
     one = [Layer(columns, (Term(weights, "x"),), np.zeros(4, np.float32))]
     for sign in (1, -1):
         assert_within_bounds(KernelSession(one), one, np.full((1, columns), sign, np.float32))
@@ -88,8 +87,8 @@ def test_the_largest_sums_do_not_overflow(form, code, columns):
 def test_group_sizes_and_tiny_scales(group):
     """The smallest float16 numbers are denormal, and denormal numbers are flushed inside the kernel: not these."""
     rng = np.random.default_rng(3)
-    codes = torch.from_numpy(rng.integers(-8, 8, (12, 100)).astype(np.int8))
-    scales = torch.from_numpy(rng.uniform(-1, 1, (12, -(-100 // group)))).half() * 2**-14
+    codes = rng.integers(-8, 8, (12, 100)).astype(np.int8)
+    scales = (rng.uniform(-1, 1, (12, -(-100 // group))) * 2**-14).astype(np.float16)
     scales[:2] = 2**-24
     one = [Layer(100, (Term(GroupInt4(codes, scales, group), "x", factor=2**14),), np.zeros(12, np.float32))]
     session = KernelSession(one)
@@ -124,18 +123,18 @@ def test_low_rank_is_kept_thin():
     """Two thin matrices of 8 columns are packed, not one of 512."""
     rng = np.random.default_rng(4)
     thin = LowRank(matrix("int8", 512, 8, rng), matrix("int8", 8, 512, rng))
-    packed = layout.pack_layer(Layer(512, (Term(thin, "x"),), np.zeros(2048, np.float32)), panel=32)
+    packed = pack_layer(Layer(512, (Term(thin, "x"),), np.zeros(2048, np.float32)), panel=32)
     biases_and_scales = 2048 * 4 + 512 * 4 + 32 * 4
     assert len(packed.data) == 512 * 8 + 32 * 512 + biases_and_scales
 
 
-@pytest.mark.parametrize(("greatest", "bits", "form"), [(3, 3, layout.INT3), (7, 4, layout.INT4), (8, 8, layout.INT8)])
+@pytest.mark.parametrize(("greatest", "bits", "form"), [(3, 3, panels.INT3), (7, 4, panels.INT4), (8, 8, panels.INT8)])
 def test_codes_take_the_bits_they_need(greatest, bits, form):
     """Whatever the matrix says of itself: a grid of few levels and an int8 matrix of small codes are packed alike."""
-    codes = torch.full((128, 64), greatest, dtype=torch.int8)
-    for one in (Grid(codes, 0.2), RowIntegers(codes, torch.full((128,), 0.2))):
-        packed = layout.pack_layer(Layer(64, (Term(one, "x"),), np.zeros(128, np.float32)), panel=32)
-        assert packed.products == [layout.Product(form, 0, gate, 0) for gate in range(4)]
+    codes = np.full((128, 64), greatest, np.int8)
+    for one in (Grid(codes, 0.2), RowIntegers(codes, np.full(128, 0.2, np.float32))):
+        packed = pack_layer(Layer(64, (Term(one, "x"),), np.zeros(128, np.float32)), panel=32)
+        assert packed.products == [Product(form, 0, gate, 0) for gate in range(4)]
         assert len(packed.data) == 128 * 64 * bits // 8 + 2 * 128 * 4
 
 
@@ -219,12 +218,12 @@ def test_it_refuses_what_does_not_fit(monkeypatch):
     rng = np.random.default_rng(14)
     layers = [layer(3, 4, "int8", rng)]
     for threads in (0, -1, 2.5, "a"):
-        with pytest.raises(G2Error, match=f"threads must be a whole number of at least 1, got {threads!r}"):
+        with pytest.raises(G2Error, match=f"threads must be an integer of at least 1, got {threads!r}"):
             KernelSession(layers, threads=threads)
-    odd = GroupInt4(torch.zeros(16, 30, dtype=torch.int8), torch.ones(16, 3).half(), 10)
+    odd = GroupInt4(np.zeros((16, 30), np.int8), np.ones((16, 3), np.float16), 10)
     with pytest.raises(G2Error, match="groups of 8, 16, ... 4096 columns, got groups of 10"):
         KernelSession([Layer(30, (Term(odd, "x"),), np.zeros(16, np.float32))])
-    good = layout.pack_layer(layers[0], kernel.find().library.g2lstm_stack_panel())
+    good = pack_layer(layers[0], kernel.find().library.g2lstm_stack_panel())
     wrong = good.products[0]
     for change in (
         {"data": good.data[:-64]},
@@ -232,7 +231,7 @@ def test_it_refuses_what_does_not_fit(monkeypatch):
         {"products": good.products[:-1]},
         *({"products": [wrong._replace(**{field: value}), *good.products[1:]]} for field, value in
           [("form", 5), ("form", -1), ("source", 2), ("source", -1), ("target", 4), ("target", -1)]),
-        {"products": [wrong._replace(form=layout.GROUPED_INT4, group=12), *good.products[1:]]},
+        {"products": [wrong._replace(form=panels.GROUPED_INT4, group=12), *good.products[1:]]},
         {"factors": [wrong._replace(target=0)]},
         {"gates": 1},
         {"gates": 0},
@@ -240,5 +239,5 @@ def test_it_refuses_what_does_not_fit(monkeypatch):
         {"residual": True},
     ):  # fmt: skip
         monkeypatch.setattr(kernel, "pack_layer", lambda *_, change=change: good._replace(**change))
-        with pytest.raises(G2Error, match="cannot take .* bytes of weights: their description does not fit"):
+        with pytest.raises(G2Error, match="can't take .* bytes of weights: their description does not fit"):
             KernelSession(layers)

@@ -6,9 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from g2lstm.compression.matrix import Dense, Grid, GroupInt4, LowRank, RowIntegers
-from g2lstm.compression.methods import to_grid
-from g2lstm.compression.packing import layout, pack, packed_size, unpack
+from g2lstm.compression.encodings import Dense, Grid, GroupInt4, LowRank, RowIntegers
+from g2lstm.compression.encodings.packing import pack, packed_size, unpack, word_for
 from g2lstm.errors import G2Error
 
 LEVELS = st.one_of(st.integers(2, 20), st.integers(2, 300), st.integers(2, 65536), st.sampled_from([256, 257, 65536]))
@@ -25,13 +24,13 @@ def codes_of(count: int, levels: int, seed: int = 0) -> np.ndarray:
         *[(255, 1, 8), (256, 1, 8), (257, 1, 9), (65535, 1, 16), (65536, 1, 16)],
     ],
 )
-def test_layouts(levels, codes, bits):
-    assert layout(levels) == (codes, bits)
+def test_words(levels, codes, bits):
+    assert word_for(levels) == (codes, bits)
 
 
 def test_no_layout_of_a_word_takes_fewer_bits():
     for levels in [*range(2, 300), *range(300, 65537, 97), 65536]:
-        codes, bits = layout(levels)
+        codes, bits = word_for(levels)
         assert levels**codes <= 2**bits
         assert bits <= 16
         for other in range(1, 17):
@@ -51,7 +50,7 @@ def test_the_bits_by_hand():
 
 def test_every_level_and_every_odd_size():
     for levels in (2, 3, 5, 6, 7, 9, 16, 200, 257, 65536):
-        each, bits = layout(levels)
+        each, bits = word_for(levels)
         for count in range(8 * each * 2 + 2):
             codes = (np.arange(count) * 7 + levels - 1) % levels
             packed = pack(codes, levels)
@@ -94,7 +93,7 @@ def test_any_integers_and_any_strides_can_be_packed(kind):
 
 @pytest.mark.parametrize("levels", [-1, 0, 1, 65537, 10**30])
 def test_levels_that_cannot_be_packed(levels):
-    message = f"codes can be packed that have 2 to 65536 levels, got {levels}"
+    message = f"only codes with 2 to 65536 levels can be packed, got {levels}"
     with pytest.raises(G2Error, match=message):
         pack(np.array([0]), levels)
     with pytest.raises(G2Error, match=message):
@@ -105,7 +104,7 @@ def test_codes_that_cannot_be_packed():
     for codes in ([0, 5], [-1, 2]):
         with pytest.raises(G2Error, match=f"codes of 5 levels must be 0 to 4, got {min(codes)} to {max(codes)}"):
             pack(np.array(codes), 5)
-    with pytest.raises(G2Error, match="codes to be packed must be whole numbers, got float64"):
+    with pytest.raises(G2Error, match="codes must be integers, got float64"):
         pack(np.array([0.0, 1.0]), 5)
 
 
@@ -121,28 +120,32 @@ def test_codes_that_cannot_be_packed():
     ],
 )
 def test_a_buffer_of_another_size(packed, count):
-    with pytest.raises(G2Error, match=rf"{count} codes of 5 levels take \d+ bytes in one row, got u?int8 \([0-9, ]+\)"):
+    with pytest.raises(G2Error, match=rf"{count} codes of 5 levels take a row of \d+ bytes, got u?int8 \([0-9, ]+\)"):
         unpack(packed, count, 5)
 
 
 def test_a_negative_count():
-    with pytest.raises(G2Error, match="the number of packed codes must be at least 0, got -1"):
+    with pytest.raises(G2Error, match="the number of packed codes can't be negative, got -1"):
         unpack(np.zeros(0, dtype=np.uint8), -1, 5)
 
 
 def test_bytes_that_hold_no_codes():
     assert unpack(np.array([124, 0], dtype=np.uint8), 4, 5).tolist() == [4, 4, 4, 0]
-    with pytest.raises(G2Error, match="packed codes are damaged: one of them is beyond the 5 levels there are"):
+    with pytest.raises(G2Error, match="packed codes are damaged: one of them is outside the 5 levels"):
         unpack(np.array([125, 0], dtype=np.uint8), 4, 5)
     for rest in ([0, 1 << 6], [128, 2]):  # a bit after the second word; 5 as the second word, which is a second digit
-        with pytest.raises(G2Error, match="packed codes are damaged: what follows the last of them is not 0"):
+        with pytest.raises(G2Error, match="packed codes are damaged: the padding after the last one is not 0"):
             unpack(np.array(rest, dtype=np.uint8), 4, 5)
 
 
-# Encoded matrices, as files hold them
+# Encodings, as files hold them
 
 
-CODES = torch.zeros(2, 40, dtype=torch.int8)
+def ones(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
+
+
+CODES = np.zeros((2, 40), np.int8)
 
 
 @pytest.mark.parametrize(
@@ -150,31 +153,37 @@ CODES = torch.zeros(2, 40, dtype=torch.int8)
     [
         (
             lambda: Dense(CODES),
-            "the values of a dense matrix must be torch.float32 or torch.float16 with at least one row and one column",
+            "the values of a dense matrix must be float32 or float16 with at least one row and one column",
         ),
-        (lambda: Dense(torch.zeros(3)), r"got torch.float32 of shape \(3,\)"),
-        (lambda: Grid(CODES.int(), 0.2), "the codes of a grid must be torch.int8 or torch.int16 .* got torch.int32"),
-        (lambda: Grid(CODES[:0], 0.2), r"the codes of a grid .* got torch.int8 of shape \(0, 40\)"),
+        (lambda: Dense(np.zeros(3, np.float32)), r"got float32 of shape \(3,\)"),
+        (lambda: Grid(CODES.astype(np.int32), 0.2), "the codes of a grid must be int8 or int16 .* got int32"),
+        (lambda: Grid(CODES[:0], 0.2), r"the codes of a grid .* got int8 of shape \(0, 40\)"),
         (lambda: Grid(CODES, math.nan), "the R of round:R must lie between 1e-30 and 1e.30, got nan"),
-        (lambda: RowIntegers(CODES.short(), torch.ones(2)), "the codes of an int8 matrix must be torch.int8"),
+        (lambda: RowIntegers(CODES.astype(np.int16), ones(2)), "the codes of an int8 matrix must be int8"),
         (
-            lambda: RowIntegers(CODES, torch.ones(3)),
-            r"the scales of an int8 matrix must be torch.float32 of shape \(2,\), got",
+            lambda: RowIntegers(CODES, ones(3)),
+            r"the scales of an int8 matrix must be float32 of shape \(2,\), got",
         ),
-        (lambda: RowIntegers(CODES, torch.ones(2).half()), "the scales of an int8 matrix must be torch.float32"),
+        (lambda: RowIntegers(CODES, ones(2).astype(np.float16)), "the scales of an int8 matrix must be float32"),
         (
-            lambda: RowIntegers(CODES, torch.tensor([1.0, math.nan])),
-            "the scales of an int8 matrix must be at most 1e.30",
+            lambda: RowIntegers(CODES, np.array([1, np.nan], np.float32)),
+            "the scales of an int8 matrix must be finite and at most 1e.30",
         ),
-        (lambda: RowIntegers(CODES, torch.tensor([1.0, -3e38])), "the scales of an int8 matrix must be at most 1e.30"),
-        (lambda: GroupInt4(CODES + 8, torch.ones(2, 2).half(), 32), "must be -8 to 7, got 8 to 8; the file is damaged"),
-        (lambda: GroupInt4(CODES - 9, torch.ones(2, 2).half(), 32), "must be -8 to 7, got -9 to -9"),
-        (lambda: GroupInt4(CODES, torch.ones(2, 1).half(), 32), r"must be torch.float16 of shape \(2, 2\), got"),
-        (lambda: GroupInt4(CODES, torch.ones(2, 2).half(), 0), "must have at least one column, got 0"),
-        (lambda: GroupInt4(CODES, torch.full((2, 2), math.inf).half(), 32), "and there is a NaN or more"),
         (
-            lambda: LowRank(Dense(torch.zeros(5, 3)), Dense(torch.zeros(4, 6))),
-            "the factors of a matrix of low rank do not fit: 5 x 3 and 4 x 6",
+            lambda: RowIntegers(CODES, np.array([1, -3e38], np.float32)),
+            "the scales of an int8 matrix must be finite and at most 1e.30",
+        ),
+        (
+            lambda: GroupInt4(CODES + 8, ones(2, 2).astype(np.float16), 32),
+            "must be -8 to 7, got 8 to 8; the file is damaged",
+        ),
+        (lambda: GroupInt4(CODES - 9, ones(2, 2).astype(np.float16), 32), "must be -8 to 7, got -9 to -9"),
+        (lambda: GroupInt4(CODES, ones(2, 1).astype(np.float16), 32), r"must be float16 of shape \(2, 2\), got"),
+        (lambda: GroupInt4(CODES, ones(2, 2).astype(np.float16), 0), "must have at least one column, got 0"),
+        (lambda: GroupInt4(CODES, np.full((2, 2), np.inf, np.float16), 32), "must be finite"),
+        (
+            lambda: LowRank(Dense(ones(5, 3)), Dense(ones(4, 6))),
+            "the factors of a low-rank matrix do not fit: 5 x 3 and 4 x 6",
         ),
     ],
 )
@@ -184,21 +193,21 @@ def test_parts_that_do_not_make_a_matrix(make, message):
 
 
 def test_low_rank_names_the_tensors_of_its_factors():
-    low = LowRank(Dense(torch.zeros(5, 3)), RowIntegers(CODES[:1].expand(3, 40), torch.ones(3)))
-    assert list(low.tensors()) == ["left.values", "right.codes", "right.scales"]
+    low = LowRank(Dense(ones(5, 3)), RowIntegers(np.zeros((3, 40), np.int8), ones(3)))
+    assert list(low.packed) == ["left.values", "right.codes", "right.scales"]
     assert low.shape == (5, 40)
     assert low.rank == 3
 
 
 def test_five_levels_are_stored_in_seven_thirds_of_a_bit():
-    grid = to_grid(torch.randn(40, 60), 0.2, 0.4)
+    grid = Grid.encode(torch.randn(40, 60), {"round": 0.2, "clip": 0.4})
     assert (grid.lowest, grid.levels) == (-2, 5)
     assert grid.stored_bytes == 2400 // 3 * 7 // 8
-    assert to_grid(torch.zeros(3, 3), 0.2).stored_bytes == 2
+    assert Grid.encode(torch.zeros(3, 3), {"round": 0.2}).stored_bytes == 2
 
 
 def test_groups_of_another_size():
-    codes = torch.arange(-8, 8, dtype=torch.int8).view(2, 8)
-    got = GroupInt4(codes, torch.tensor([[1.0, 2.0, 4.0], [0.5, -1.0, 0.0]]).half(), 3)
-    assert got.dequantize().tolist() == [[-8, -7, -6, -10, -8, -6, -8, -4], [0, 0.5, 1, -3, -4, -5, 0, 0]]
+    codes = np.arange(-8, 8, dtype=np.int8).reshape(2, 8)
+    got = GroupInt4(codes, np.array([[1.0, 2.0, 4.0], [0.5, -1.0, 0.0]], np.float16), 3)
+    assert got.decode().tolist() == [[-8, -7, -6, -10, -8, -6, -8, -4], [0, 0.5, 1, -3, -4, -5, 0, 0]]
     assert got.stored_bytes == 8 + 12

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from g2lstm import G2LSTM
+from g2lstm.compression.encodings import Dense, LowRank
 from g2lstm.compression.kernel import KernelSession
-from g2lstm.compression.matrix import Dense, LowRank
 from g2lstm.compression.session import Layer, PlainSession, Softmax, Term
 from g2lstm.errors import G2Error
 
@@ -18,12 +18,12 @@ def layers_of(lstm):
     """Each gate's matrices by themselves; those of W_x of the first gate as factors of full rank."""
     layers = []
     for k in range(lstm.num_layers):
-        w_x, w_h, b_x, b_h = (p.detach().float() for p in lstm.all_weights[k])
+        w_x, w_h, b_x, b_h = (p.detach().float().numpy() for p in lstm.all_weights[k])
         hidden = len(w_x) // 4
-        terms = [Term(Dense(rows), "h", gate) for gate, rows in enumerate(w_h.split(hidden))]
-        terms.append(Term(LowRank(Dense(torch.eye(hidden)), Dense(w_x[:hidden] * 2)), "x", factor=0.5))
+        terms = [Term(Dense(rows), "h", gate) for gate, rows in enumerate(np.split(w_h, 4))]
+        terms.append(Term(LowRank(Dense(np.eye(hidden, dtype=np.float32)), Dense(w_x[:hidden] * 2)), "x", factor=0.5))
         terms.append(Term(Dense(w_x[hidden:]), "x", gate=1))
-        layers.append(Layer(w_x.shape[1], tuple(terms), (b_x + b_h).numpy()))
+        layers.append(Layer(w_x.shape[1], tuple(terms), b_x + b_h))
     return layers
 
 
@@ -50,8 +50,8 @@ def test_the_plain_session_keeps_low_rank_thin(monkeypatch):
     def refuse(_):
         raise AssertionError("multiplied out")
 
-    monkeypatch.setattr(LowRank, "dequantize", refuse)
-    thin = LowRank(Dense(torch.zeros(20, 2)), Dense(torch.zeros(2, 20)))
+    monkeypatch.setattr(LowRank, "decode", refuse)
+    thin = LowRank(Dense(np.zeros((20, 2), np.float32)), Dense(np.zeros((2, 20), np.float32)))
     terms = tuple(Term(thin, source, gate) for source in ("x", "h") for gate in range(4))
     session = PlainSession([Layer(20, terms, np.zeros(80, np.float32))])
     [layer] = session._layers
@@ -87,17 +87,17 @@ def test_layers_that_do_not_fit_each_other_are_refused(kind):
     first, second = layers_of(nn.LSTM(5, 7, num_layers=2))
     with pytest.raises(G2Error, match="at least one layer"):
         kind([])
-    with pytest.raises(G2Error, match="a layer of 5 inputs cannot read one of 7 units"):
+    with pytest.raises(G2Error, match="a layer of 5 inputs can't read one of 7 units"):
         kind([second, first])
     with pytest.raises(G2Error, match="hard gates must be one of .* got 'fi'"):
         kind([first], hard="fi")
-    top = Softmax(Dense(torch.zeros(3, 6)), np.zeros(3, np.float32))
-    with pytest.raises(G2Error, match="a softmax of 6 columns cannot read a layer of 7 units"):
+    top = Softmax(Dense(torch.zeros(3, 6).numpy()), np.zeros(3, np.float32))
+    with pytest.raises(G2Error, match="a softmax of 6 columns can't read a layer of 7 units"):
         kind([first], softmax=top)
 
 
 def test_a_softmax_checks_itself():
-    matrix, bias = Dense(torch.zeros(3, 7)), np.zeros(3, np.float32)
+    matrix, bias = Dense(torch.zeros(3, 7).numpy()), np.zeros(3, np.float32)
     for wrong in (bias[:2], bias.astype(np.float64), bias[None]):
         with pytest.raises(G2Error, match=r"the bias of a softmax of 3 rows must be float32 \(3,\)"):
             Softmax(matrix, wrong)
@@ -108,7 +108,8 @@ def test_a_softmax_is_on_top(kind):
     lstm = nn.LSTM(5, 7)
     weight, bias, x = torch.randn(11, 7), torch.randn(11) + 200, torch.randn(4, 5)  # exp(200) is too large for float32
     wanted = (lstm(x)[0] @ weight.T + bias).log_softmax(-1).detach()
-    for matrix in (Dense(weight), LowRank(Dense(weight), Dense(torch.eye(7)))):
+    dense = Dense(weight.numpy())
+    for matrix in (dense, LowRank(dense, Dense(np.eye(7, dtype=np.float32)))):
         session = kind(layers_of(lstm), softmax=Softmax(matrix, bias.numpy()))
         assert (session.inputs, session.units, session.outputs) == (5, [7], 11)
         np.testing.assert_allclose(session.sequence(x), wanted, atol=1e-4)
@@ -117,7 +118,7 @@ def test_a_softmax_is_on_top(kind):
 
 
 def test_layers_check_themselves():
-    bias, square = np.zeros(12, np.float32), Dense(torch.zeros(3, 3))
+    bias, square = np.zeros(12, np.float32), Dense(torch.zeros(3, 3).numpy())
     for wrong in (bias[:11], bias.astype(np.float64), bias[None]):
         with pytest.raises(G2Error, match="the bias of a layer must be float32"):
             Layer(3, (), wrong)
@@ -128,8 +129,8 @@ def test_layers_check_themselves():
         Term(square, "h", gate=4),
         Term(square, "h", gate=-1),
         Term(square, "x"),
-        Term(Dense(torch.zeros(4, 3)), "h"),
-        Term(Dense(torch.zeros(9, 3)), "h", gate=2),
+        Term(Dense(torch.zeros(4, 3).numpy()), "h"),
+        Term(Dense(torch.zeros(9, 3).numpy()), "h", gate=2),
     ):
         with pytest.raises(G2Error, match="must have . columns, and 3 rows for each gate up to the fourth"):
             Layer(2, (term,), bias)

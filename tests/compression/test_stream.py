@@ -10,10 +10,9 @@ from torch import nn
 from g2lstm import G2LSTM, freeze_
 from g2lstm.compression import kernel
 from g2lstm.compression.kernel import KernelSession
-from g2lstm.compression.matrix import Dense
 from g2lstm.compression.model import compress
 from g2lstm.compression.session import PlainSession, Softmax
-from g2lstm.compression.stream import Rows, TokenSession, can_replace, stream
+from g2lstm.compression.stream import TokenSession, can_replace, encoding_of, session_layers, stream
 from g2lstm.errors import G2Error
 from g2lstm.nn.kernel import Found
 from g2lstm.nn.mode import evaluating
@@ -98,7 +97,7 @@ def test_a_compressed_lstm_is_within_the_bound(spec, method):
     session = stream(lstm)
     session.set_state(list(zip(*state, strict=True)))
     out, h, c = forward(lstm, x, state)
-    for t, exact in enumerate(exact_steps(lstm.session_layers(lstm.gate_rule()), x.numpy(), states)):
+    for t, exact in enumerate(exact_steps(session_layers(lstm)[0], x.numpy(), states)):
         exact.out.check(session.step(x[t]))
         exact.out.check(out[t])
     for k, found in enumerate(session.get_state()):
@@ -137,13 +136,11 @@ def test_a_compressed_language_model_is_within_the_bound(spec, tied):
     session = stream(model)
     found = session.sequence(tokens)
     own, _ = log_probabilities(model, tokens)
-    table = model.embedding if tied else model.softmax_weight
-    matrix = Dense(table.detach()) if isinstance(table, torch.Tensor) else table.matrix
-    top = Softmax(matrix, model.softmax_bias.detach().numpy())
+    top = Softmax(encoding_of(model.embedding if tied else model.softmax_weight), model.softmax_bias.detach().numpy())
     layers = [
         replace(layer, residual=not tied and layer.inputs == layer.hidden)
         for lstm in model.layers
-        for layer in lstm.session_layers(lstm.gate_rule())
+        for layer in session_layers(lstm)[0]
     ]
     x = model.embedding(torch.tensor(tokens)).detach().numpy()
     zero = [(np.zeros(one.hidden), np.zeros(one.hidden)) for one in layers]
@@ -156,7 +153,7 @@ def test_a_compressed_language_model_is_within_the_bound(spec, tied):
 def test_rows_are_those_of_the_matrix(form):
     one = matrix(form, 9, 100, np.random.default_rng(0))
     numbers = np.array([3, 8, 0, 3])
-    found, wanted = Rows(one)(numbers), one.dequantize().numpy()[numbers]
+    found, wanted = one.rows(numbers), one.decode()[numbers]
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, wanted, rtol=1e-5 if "rank" in form else 0, atol=1e-7 if "rank" in form else 0)
 
@@ -232,11 +229,11 @@ def test_a_frozen_language_model():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (nn.LSTM(3, 4, bidirectional=True), "a bidirectional LSTM cannot stream: its second direction begins at"),
-        (G2LSTM(3, 4, proj_size=2), r"a projection \(proj_size=2\) cannot stream; call the model itself"),
-        (None, "a torch.nn.LSTM, a G2LSTM or a LanguageModel can stream, got NoneType"),
-        (nn.GRU(3, 4), "a torch.nn.LSTM, a G2LSTM or a LanguageModel can stream, got GRU; stream the LSTM inside"),
-        (Cell(3, 4), "this layer cannot stream: Cell is a subclass of LSTM and may compute something else"),
+        (nn.LSTM(3, 4, bidirectional=True), "a bidirectional LSTM can't stream: its second direction begins at"),
+        (G2LSTM(3, 4, proj_size=2), r"a projection \(proj_size=2\) can't stream; call the model itself"),
+        (None, "only a torch.nn.LSTM, a G2LSTM .* can stream, got NoneType"),
+        (nn.GRU(3, 4), "as a LanguageModel, can stream, got GRU; stream the LSTM inside"),
+        (Cell(3, 4), "this layer can't stream: Cell is a subclass of LSTM and may compute something else"),
     ],
     ids=["bidirectional", "projection", "none", "other", "subclass"],
 )
@@ -246,14 +243,14 @@ def test_what_cannot_stream_is_told(model, message):
 
 
 def test_compressed_layers_that_cannot_stream_are_told():
-    with pytest.raises(G2Error, match="a bidirectional LSTM cannot stream"):
+    with pytest.raises(G2Error, match="a bidirectional LSTM can't stream"):
         stream(compress(nn.LSTM(3, 4, bidirectional=True), "gates=int8"))
 
 
 def test_language_models_that_cannot_stream_and_wrong_tokens_are_told():
     model = language_model()
     model.layers[1].eval_gate = "hard"
-    with pytest.raises(G2Error, match="not all layers of this model have the same hard gates; give all the same"):
+    with pytest.raises(G2Error, match="the layers of this model differ in their hard gates; give all the same"):
         stream(model)
     model.layers[0].eval_gate, model.layers[1].gates = "hard", "ifo"
     assert not can_replace(model)
@@ -261,10 +258,10 @@ def test_language_models_that_cannot_stream_and_wrong_tokens_are_told():
         stream(model)
     session = stream(language_model())
     for token in (-1, 23):
-        with pytest.raises(G2Error, match=f"token ids are 0 to 22, got {token}"):
+        with pytest.raises(G2Error, match=f"token ids go from 0 to 22, got {token}"):
             session.step(token)
-        with pytest.raises(G2Error, match=f"token ids are 0 to 22, got {token}"):
+        with pytest.raises(G2Error, match=f"token ids go from 0 to 22, got {token}"):
             session.sequence([1, token])
     for token in (1.5, "a", None):
-        with pytest.raises(G2Error, match=f"a token id is a whole number, got {token!r}"):
+        with pytest.raises(G2Error, match=f"a token id must be an integer, got {token!r}"):
             session.step(token)

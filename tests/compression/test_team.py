@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from g2lstm.compression.encodings import LowRank
 from g2lstm.compression.kernel import KernelSession
-from g2lstm.compression.matrix import LowRank
 from g2lstm.compression.session import Layer, Softmax, Term
 from tests.compression.stacks import assert_within_bounds, layer, matrix, softmax
 

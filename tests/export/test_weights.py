@@ -5,22 +5,21 @@ import onnxruntime
 import pytest
 import torch
 
-from g2lstm.compression.matrix import Grid, GroupInt4
-from g2lstm.compression.methods import encode
-from g2lstm.compression.spec import Steps
+from g2lstm.compression.encodings import Grid, GroupInt4
+from g2lstm.compression.spec import Spec, encode
 from g2lstm.export.graph import FLOAT, INTEGER, Graph
-from g2lstm.export.weights import Matrix, expanded, lookup, product
+from g2lstm.export.weights import Weight, expanded, lookup, product
 
 FORMS = {
     "dense": None,
-    "five levels": Steps(step=0.2, limit=0.4),
-    "many levels": Steps(step=0.1),
-    "fine levels": Steps(step=0.001),
-    "int8": Steps(integers="int8"),
-    "int4": Steps(integers="int4"),
-    "low rank": Steps(rank=3),
-    "low rank int8": Steps(rank=3, integers="int8"),
-    "low rank int4": Steps(rank=3, integers="int4"),
+    "five levels": "round:0.2,clip:0.4",
+    "many levels": "round:0.1",
+    "fine levels": "round:0.001",
+    "int8": "int8",
+    "int4": "int4",
+    "low rank": "svd:3",
+    "low rank int8": "svd:3,int8",
+    "low rank int4": "svd:3,int4",
 }
 PACKED = {"five levels", "int4", "low rank int4"}  # with float32 activations; by the product at least
 ALSO_PACKED = {"many levels", "int8", "low rank int8"}  # with int8 activations
@@ -28,11 +27,11 @@ ALSO_PACKED = {"many levels", "int8", "low rank int8"}  # with int8 activations
 
 def matrix(form, rows, columns, name="w", factor=1.0):
     values = torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows * columns))
-    return Matrix(name, encode(values, FORMS[form]), factor)
+    return Weight(name, encode(values, Spec.parse(f"gates={FORMS[form]}").gates if FORMS[form] else None), factor)
 
 
 def dense(*matrices):
-    return np.concatenate([one.encoded.dequantize().double().numpy() * one.factor for one in matrices])
+    return np.concatenate([one.encoding.decode().astype(np.float64) * one.factor for one in matrices])
 
 
 def run(graph, *outputs, **inputs):
@@ -145,25 +144,24 @@ def test_expanded():
 
 
 def test_groups_that_no_block_fits():
-    generator = torch.Generator().manual_seed(0)
-    codes = torch.randint(-8, 8, (5, 50), dtype=torch.int8, generator=generator)
-    encoded = GroupInt4(codes, torch.rand(5, 3, generator=generator).half(), 20)
+    rng = np.random.default_rng(0)
+    encoding = GroupInt4(rng.integers(-8, 8, (5, 50), dtype=np.int8), rng.random((5, 3)).astype(np.float16), 20)
     graph = Graph()
     x = np.eye(50, dtype=np.float32)
-    _, [got] = run(graph, product(graph, graph.input("x", FLOAT, "a", 50), [Matrix("w", encoded)]), x=x)
-    np.testing.assert_allclose(got.T, encoded.dequantize(), rtol=1e-6)
+    _, [got] = run(graph, product(graph, graph.input("x", FLOAT, "a", 50), [Weight("w", encoding)]), x=x)
+    np.testing.assert_allclose(got.T, encoding.decode(), rtol=1e-6)
     assert graph.expanded == ["w"]
 
 
 @pytest.mark.parametrize(("lowest", "highest", "packed"), [(-8, 7, 4), (-9, 7, None), (-8, 8, None)])
 def test_codes_at_the_ends(lowest, highest, packed):
-    codes = torch.tensor([[lowest, 0, highest, -1]], dtype=torch.int8)
+    codes = np.array([[lowest, 0, highest, -1]], np.int8)
     graph = Graph()
-    y = product(graph, graph.input("x", FLOAT, "a", 4), [Matrix("w", Grid(codes, 0.5))])
+    y = product(graph, graph.input("x", FLOAT, "a", 4), [Weight("w", Grid(codes, 0.5))])
     model, [got] = run(graph, y, x=np.eye(4, dtype=np.float32))
-    np.testing.assert_array_equal(got[:, 0], codes[0].numpy() * 0.5)
+    np.testing.assert_array_equal(got[:, 0], codes[0] * 0.5)
     assert ("MatMulNBits" in operators(model)) == (packed is not None)
     graph = Graph("int8")
-    product(graph, graph.input("x", FLOAT, "a", 4), [Matrix("w", Grid(codes, 0.5))])
+    product(graph, graph.input("x", FLOAT, "a", 4), [Weight("w", Grid(codes, 0.5))])
     [node] = graph.model().graph.node
     assert {one.name: one.i for one in node.attribute}["bits"] == (packed or 8)

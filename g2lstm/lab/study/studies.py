@@ -113,10 +113,10 @@ def _compressions(
     columns, notes, ranks = [], [], []
     for preset, by_method in figures.items():
         operations = Spec.parse(preset).gates
-        if operations is not None and operations.rank is not None:
-            ranks.append(operations.rank)
-            if operations.rank > narrowest:
-                notes.append(f"Rank {operations.rank} is left out: the layers are only {narrowest} wide.")
+        if operations is not None and (rank := dict(operations.numbers).get("svd")) is not None:
+            ranks.append(int(rank))
+            if rank > narrowest:
+                notes.append(f"Rank {rank} is left out: the layers are only {narrowest} wide.")
                 continue
         columns.append(column(PRESETS[preset], by_method))
     if paper_hidden is not None and hidden != paper_hidden:

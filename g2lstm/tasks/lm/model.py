@@ -2,15 +2,19 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
 
+from g2lstm.compression.stream import StreamParts
 from g2lstm.errors import G2Error
-from g2lstm.nn.lstm import G2LSTM
+from g2lstm.nn.lstm import G2LSTM, GatedLSTM
 from g2lstm.tasks.dropout import word_dropout
 from g2lstm.tasks.model import GateOptions, TokenModel, check_settings
+
+if TYPE_CHECKING:
+    from g2lstm.tasks.lm.onnx import LanguageModelExporter
 
 State = list[tuple[Tensor, Tensor]]  # h and c of each layer, both (1, B, H of the layer)
 
@@ -90,7 +94,8 @@ class LanguageModel(TokenModel):
         if self.softmax_weight is not None:
             nn.init.uniform_(self.output_weight, -0.1, 0.1)
         nn.init.zeros_(self.softmax_bias)
-        for layer in self.lstms:
+        for layer in self.layers:
+            assert isinstance(layer, G2LSTM)
             layer.reset_parameters()
 
     @torch.no_grad()
@@ -104,13 +109,24 @@ class LanguageModel(TokenModel):
         self.softmax_bias.copy_(counts.log() - counts.sum().log())
 
     @property
-    def lstms(self) -> list[nn.LSTM | G2LSTM]:
+    def lstms(self) -> list[nn.LSTM | GatedLSTM]:
         """The recurrent layers, first to last; `torch.nn.LSTM`s after `freeze_`."""
-        return [layer for layer in self.layers if isinstance(layer, nn.LSTM | G2LSTM)]
+        return [layer for layer in self.layers if isinstance(layer, nn.LSTM | GatedLSTM)]
 
     def is_residual(self, layer: nn.Module) -> bool:
         """Whether the input of this layer is added to its output."""
         return self.residual and layer.input_size == layer.hidden_size
+
+    def stream_parts(self) -> StreamParts:
+        """How `g2lstm.stream` reads this model."""
+        residual = [self.is_residual(layer) for layer in self.layers]
+        return StreamParts(self.embedding, list(self.layers), residual, self._softmax, self.softmax_bias)
+
+    def onnx_exporter(self) -> "LanguageModelExporter":
+        """How `export_onnx` writes this model; needs the extra `export`."""
+        from g2lstm.tasks.lm.onnx import LanguageModelExporter
+
+        return LanguageModelExporter(self)
 
     @property
     def vocabulary_size(self) -> int:

@@ -269,9 +269,13 @@ class TrainedLanguageModel(Trained):
             top_p=top_p,
             forbidden=forbidden,
             generator=generator,
-            read=self._read_by_session() if is_worth_it and can_replace(self.model) else None,
+            read=self._read_by_session() if is_worth_it and self._can_stream() else None,
         )
         return self.tokenizer.decode([*ids[1:], *islice(continuation, tokens)])
+
+    def _can_stream(self) -> bool:
+        """Whether a session does everything that the model does; a subclass may do more."""
+        return type(self.model) is LanguageModel and can_replace(self.model)
 
     def _read_by_session(self) -> Callable[[Sequence[int]], torch.Tensor]:
         session = self.stream()

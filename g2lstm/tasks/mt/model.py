@@ -1,6 +1,6 @@
 """`TranslationModel`: an encoder and a decoder of `G2LSTM` layers, with attention between them."""
 
-from typing import NamedTuple, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +9,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from g2lstm.errors import G2Error
 from g2lstm.nn.lstm import G2LSTM
 from g2lstm.tasks.model import GateOptions, TokenModel, check_settings
+
+if TYPE_CHECKING:
+    from g2lstm.tasks.mt.onnx import TranslationModelExporter
 
 TIES = ("none", "output", "all")
 
@@ -205,6 +208,12 @@ class TranslationModel(TokenModel):
         """Reads one token (B, K) of each hypothesis, and predicts the next."""
         features, attention, state = self._decode(tokens.view(1, -1), state)
         return StepOutput(self.logits(features[0]).log_softmax(-1).view(*tokens.shape, -1), state, attention)
+
+    def onnx_exporter(self) -> "TranslationModelExporter":
+        """How `export_onnx` writes this model; needs the extra `export`."""
+        from g2lstm.tasks.mt.onnx import TranslationModelExporter
+
+        return TranslationModelExporter(self)
 
     def _decode(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Tensor, DecoderState]:
         """Tokens (T, B * K) to features (T, B * K, E), attention (B, T * K, S) and the state after them."""

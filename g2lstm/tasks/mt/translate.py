@@ -65,8 +65,7 @@ def translate(
     results = [[Hypothesis([], 0.0, 0.0)] for _ in sources]
     done = sum(not len(source) for source in sources)
     device = model.softmax_bias.device
-    # One sentence at a time, nothing depends on which sentences share a batch: compressed weights may be read packed.
-    with evaluating(model, eval_gate, packed=min(batch_size, len(sources)) == 1), torch.inference_mode():
+    with evaluating(model, eval_gate), torch.inference_mode():
         for places in _batches([len(source) for source in sources], batch_size):
             batch = [sources[place] for place in places]
             lengths = torch.tensor([len(source) for source in batch])

@@ -1,0 +1,15 @@
+"""The encodings of weight matrices, one file each. A new one needs its file and a line here."""
+
+from g2lstm.compression.encodings.base import FORMS as FORMS
+from g2lstm.compression.encodings.base import KINDS as KINDS
+from g2lstm.compression.encodings.base import Encoding as Encoding
+from g2lstm.compression.encodings.base import Entry as Entry
+from g2lstm.compression.encodings.coded import Coded as Coded
+from g2lstm.compression.encodings.dense import Dense as Dense
+from g2lstm.compression.encodings.grid import Grid as Grid
+from g2lstm.compression.encodings.group_int4 import GroupInt4 as GroupInt4
+from g2lstm.compression.encodings.row_integers import RowIntegers as RowIntegers
+
+# isort: split
+# After those that can store its factors.
+from g2lstm.compression.encodings.low_rank import LowRank as LowRank

@@ -1,0 +1,247 @@
+"""`Encoding`, one way to store a weight matrix, and the registry that finds encodings by name.
+
+Encodings hold NumPy arrays. Only `encode` needs torch, so compressed weights can be read and run without it.
+"""
+
+import math
+import reprlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from g2lstm.compression.encodings.panels import Panels, dense_panels
+from g2lstm.errors import G2Error
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Array: TypeAlias = NDArray[Any]
+Floats: TypeAlias = NDArray[np.float32]
+Numbers: TypeAlias = NDArray[np.int64] | slice  # of rows
+Arguments: TypeAlias = Mapping[str, float | None]  # the operations of a spec with their numbers: round 0.2, clip 0.4
+
+LEAST, GREATEST = 1e-30, 1e30  # of steps and scales, and of weights: float32 has room on both sides
+_LONGEST = 2**31 - 1
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
+
+KINDS: dict[str, type["Encoding"]] = {}  # by the name in a file's header
+FORMS: dict[str, type["Encoding"]] = {}  # by the operations of a spec, such as "round:R,clip:C"
+
+
+class Outline(NamedTuple):
+    """The type and shape of a tensor in a file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        """For messages."""
+        return f"{self.dtype} {self.shape}"
+
+
+class Encoding(ABC):
+    """A weight matrix as it is stored. To add an encoding, write a subclass in a file of its own and import it.
+
+    Class attributes:
+        kinds: the names that the header of a file has for it.
+        keys: what the header says about it besides kind, shape and bits per weight.
+        forms: the operations of a spec that call for it, where a capital letter is a positive number, K for an integer.
+        is_factor: whether the two factors of a low-rank matrix can be stored like this.
+    """
+
+    kinds: ClassVar[tuple[str, ...]]
+    keys: ClassVar[tuple[str, ...]] = ()
+    forms: ClassVar[tuple[str, ...]] = ()
+    is_factor: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        """Registers the encoding."""
+        if "kinds" in vars(cls):
+            KINDS.update(dict.fromkeys(cls.kinds, cls))
+            FORMS.update(dict.fromkeys(cls.forms, cls))
+
+    @classmethod
+    @abstractmethod
+    def encode(cls, values: "Tensor", arguments: Arguments) -> Self:
+        """Encodes a matrix (rows, columns) of any floating-point type, on any device.
+
+        Args:
+            values: the matrix.
+            arguments: the operations of one of `forms`, in that order, with their numbers.
+        """
+
+    @classmethod
+    def check(cls, arguments: Arguments) -> None:
+        """Raises for numbers that no matrix can be encoded with."""
+        return
+
+    @property
+    def kind(self) -> str:
+        """What the header of a file calls it."""
+        return self.kinds[0]
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+
+    @abstractmethod
+    def rows(self, numbers: Numbers) -> Floats:
+        """The values of some rows: (n, columns)."""
+
+    def decode(self) -> Floats:
+        """The matrix that it stands for: (rows, columns)."""
+        return self.rows(slice(None))
+
+    def factors(self) -> list["Encoding"]:
+        """The matrices that a vector is multiplied by, one after the other: itself, or thin ones instead."""
+        return [self]
+
+    def panels(self, panel: int, parts: int = 1, factor: float = 1.0) -> Panels:
+        """The matrix times `factor` as the compiled kernel reads it.
+
+        Args:
+            panel: rows per panel.
+            parts: the number of equal parts of the rows that are read separately.
+            factor: for example 1 / tau.
+        """
+        return dense_panels(self.decode() * np.float32(factor), panel, parts)
+
+    def facts(self) -> dict[str, Any]:
+        """What the header says besides kind, shape and bits per weight: values for `keys`."""
+        return {}
+
+    @abstractmethod
+    def pack(self) -> dict[str, Array]:
+        """The tensors that a file holds."""
+
+    @classmethod
+    @abstractmethod
+    def outlines(cls, entry: "Entry") -> dict[str, Outline]:
+        """The tensors that a file must hold according to an entry of its header; raises if the entry can't be true."""
+
+    @classmethod
+    @abstractmethod
+    def unpack(cls, entry: "Entry", packed: Mapping[str, Array]) -> Self:
+        """Restores the matrix from its entry and from tensors that have these outlines."""
+
+    @cached_property
+    def packed(self) -> dict[str, Array]:
+        """The tensors that a file holds, packed once."""
+        return {name: np.ascontiguousarray(array) for name, array in self.pack().items()}
+
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the packed tensors."""
+        return sum(array.nbytes for array in self.packed.values())
+
+    def describe(self) -> dict[str, Any]:
+        """Its entry in a header."""
+        bits = bits_per_weight(self.stored_bytes, math.prod(self.shape))
+        return {"kind": self.kind, "shape": list(self.shape), **self.facts(), "bits_per_weight": bits}
+
+    def __repr__(self) -> str:
+        """Its entry, for people."""
+        return f"{type(self).__name__}({', '.join(f'{key}={value}' for key, value in self.describe().items())})"
+
+
+class Entry:
+    """What a header says about one matrix; it may have been written by a stranger, so everything is checked.
+
+    Args:
+        name: of the matrix.
+        facts: the entry, from JSON.
+        kinds: the kinds that are allowed here.
+
+    Attributes:
+        kind, shape: as in `Encoding`.
+        encoding: the class that reads it.
+    """
+
+    def __init__(self, name: str, facts: Any, kinds: Iterable[str] = KINDS) -> None:
+        self.name, self.facts = name, facts
+        self._what = f"its header: the matrix {brief(name)}"
+        kind, allowed = facts.get("kind") if isinstance(facts, dict) else facts, tuple(kinds)
+        if not isinstance(facts, dict) or kind not in allowed:
+            raise G2Error(f"{self._what} must be of kind {', '.join(allowed)}, got {brief(kind)}")
+        self.kind: str = kind
+        self.encoding = KINDS[kind]
+        if facts.keys() != {"kind", "shape", "bits_per_weight", *self.encoding.keys}:
+            keys = ", ".join(sorted(self.encoding.keys)) or "no further keys"
+            raise G2Error(f"{self._what} of kind {kind} must have {keys}")
+        shape = facts["shape"]
+        if not isinstance(shape, list) or len(shape) != 2 or not all(is_whole(size, 1, _LONGEST) for size in shape):
+            raise G2Error(f"{self._what} must have a shape of rows and columns, got {brief(shape)}")
+        self.shape: tuple[int, int] = shape[0], shape[1]
+        self.number("bits_per_weight")
+
+    def outlines(self) -> dict[str, Outline]:
+        """The tensors that the file must hold."""
+        return self.encoding.outlines(self)
+
+    def unpack(self, packed: Mapping[str, Array]) -> Encoding:
+        """The matrix, from tensors with these outlines."""
+        matrix = self.encoding.unpack(self, packed)
+        vars(matrix)["packed"] = dict(packed)  # packing again would give the same
+        return matrix
+
+    def number(self, key: str) -> float:
+        """A decimal number."""
+        if not isinstance(value := self.facts[key], float):
+            raise G2Error(f"{self._what} must have a decimal number such as 0.2 as its {key}, got {brief(value)}")
+        return value
+
+    def whole(self, key: str, lowest: int, highest: int) -> int:
+        """An integer within bounds."""
+        if not is_whole(value := self.facts[key], lowest, highest):
+            raise G2Error(f"{self._what} must have a {key} of {lowest} to {highest}, got {brief(value)}")
+        return value
+
+    def refuse(self, reason: str) -> G2Error:
+        """The error that says what is wrong with the entry."""
+        return G2Error(f"{self._what}{reason}")
+
+
+def check_values(values: "Tensor") -> "Tensor":
+    """The matrix in float32 on the CPU, if it can be compressed at all."""
+    if values.dim() != 2 or values.numel() == 0 or not values.is_floating_point():
+        raise G2Error(
+            "a matrix to compress must be floating point with at least one row and one column, "
+            f"got {values.dtype} of shape {tuple(values.shape)}"
+        )
+    weights = values.detach().cpu().float().contiguous()
+    if not weights.abs().max() <= GREATEST:  # false for NaN too
+        raise G2Error(
+            f"a matrix of shape {tuple(values.shape)} holds NaN or weights beyond {GREATEST}; "
+            "such a model can't be compressed"
+        )
+    return weights
+
+
+def check_matrix(what: str, array: Array, *dtypes: str) -> None:
+    """Raises unless this is a matrix of one of these types."""
+    if array.ndim != 2 or array.size == 0 or str(array.dtype) not in dtypes:
+        raise G2Error(
+            f"{what} must be {' or '.join(dtypes)} with at least one row and one column, "
+            f"got {array.dtype} of shape {array.shape}"
+        )
+
+
+def bits_per_weight(size: int, weights: int) -> float:
+    """To three digits after the point, from a number of bytes."""
+    return round(8 * size / max(weights, 1), 3)
+
+
+def is_whole(value: Any, lowest: int, highest: int) -> TypeGuard[int]:
+    """Whether this is an integer within bounds; truth values are not."""
+    return isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest
+
+
+def brief(value: object) -> str:
+    """Any value in a message, shortened."""
+    return _SHORT.repr(value)

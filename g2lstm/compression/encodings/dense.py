@@ -1,0 +1,87 @@
+"""`Dense`: a matrix as it is, in float32 or float16."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+
+from g2lstm.compression.encodings.base import (
+    GREATEST,
+    Arguments,
+    Array,
+    Encoding,
+    Entry,
+    Floats,
+    Numbers,
+    Outline,
+    brief,
+    check_matrix,
+    check_values,
+)
+from g2lstm.errors import G2Error
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_DTYPES = {"dense": "float32", "half": "float16"}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dense(Encoding):
+    """A matrix as it is.
+
+    Attributes:
+        values: (rows, columns), float32, or float16 in the factors of a low-rank matrix.
+    """
+
+    kinds: ClassVar = ("dense", "half")
+
+    values: Array
+
+    def __post_init__(self) -> None:
+        check_matrix("the values of a dense matrix", self.values, "float32", "float16")
+
+    @classmethod
+    def encode(cls, values: "Tensor", arguments: Arguments) -> Self:
+        """A copy in float32."""
+        return cls(check_values(values).clone().numpy())  # without the copy it might be the model's own memory
+
+    @classmethod
+    def in_half(cls, values: "Tensor") -> Self:
+        """In float16 where that rounds no more than float16 must; else in float32."""
+        weights = check_values(values)
+        half = weights.half()
+        error = float((half.double() - weights.double()).norm())
+        return cls((half if error <= 2**-11 * float(weights.double().norm()) else weights).numpy())
+
+    @property
+    def kind(self) -> str:
+        """By its type."""
+        return "dense" if self.values.dtype == np.float32 else "half"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        rows, columns = self.values.shape
+        return rows, columns
+
+    def rows(self, numbers: Numbers) -> Floats:
+        """The values in float32."""
+        return self.values[numbers].astype(np.float32)
+
+    def pack(self) -> dict[str, Array]:
+        """The values."""
+        return {"values": self.values}
+
+    @classmethod
+    def outlines(cls, entry: Entry) -> dict[str, Outline]:
+        """The values."""
+        return {"values": Outline(_DTYPES[entry.kind], entry.shape)}
+
+    @classmethod
+    def unpack(cls, entry: Entry, packed: Mapping[str, Array]) -> Self:
+        """Refuses values that are not finite."""
+        if not np.abs(packed["values"].astype(np.float32)).max() <= GREATEST:  # false for NaN too
+            raise G2Error(f"the tensor {brief(entry.name)} holds NaN or numbers beyond {GREATEST}")
+        return cls(packed["values"])

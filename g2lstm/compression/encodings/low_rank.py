@@ -1,0 +1,142 @@
+"""`LowRank`: a matrix as the product of two thin ones, from its singular value decomposition."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from g2lstm.compression.encodings.base import (
+    FORMS,
+    KINDS,
+    Arguments,
+    Array,
+    Encoding,
+    Entry,
+    Floats,
+    Numbers,
+    Outline,
+    check_values,
+)
+from g2lstm.compression.encodings.dense import Dense
+from g2lstm.errors import G2Error
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_FACTOR_FORMS = [form for form, encoding in FORMS.items() if encoding.is_factor]
+_FACTOR_KINDS = [kind for kind, encoding in KINDS.items() if encoding.is_factor]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LowRank(Encoding):
+    """The product of two thin matrices; sessions and exports multiply a vector by one, then by the other.
+
+    Attributes:
+        left: (rows, K).
+        right: (K, columns).
+    """
+
+    kinds: ClassVar = ("low_rank",)
+    keys: ClassVar = ("rank", "left", "right")
+    forms: ClassVar = ("svd:K", *(f"svd:K,{form}" for form in _FACTOR_FORMS))
+    is_factor: ClassVar = False
+
+    left: Encoding
+    right: Encoding
+
+    def __post_init__(self) -> None:
+        if self.left.shape[1] != self.right.shape[0]:
+            (rows, rank), (other, columns) = self.left.shape, self.right.shape
+            raise G2Error(
+                f"the factors of a low-rank matrix do not fit: {rows} x {rank} and {other} x {columns}; "
+                "the file is damaged"
+            )
+
+    @classmethod
+    def encode(cls, values: "Tensor", arguments: Arguments) -> Self:
+        """The nearest matrix of this rank, from the largest singular values.
+
+        Each factor gets the square roots of the singular values, so that the numbers in both are of one size and keep
+        about as many digits as integers. Unless they are to be integers they become float16, which rounds far less than
+        the low rank leaves out, or float32 where their numbers are too large or too small for that.
+        """
+        import torch
+
+        (_, rank), *inner = arguments.items()
+        weights = check_values(values)
+        rows, columns = weights.shape
+        if rank is None or not 1 <= rank <= min(rows, columns):
+            raise G2Error(
+                f"a matrix of {rows} x {columns} has ranks 1 to {min(rows, columns)}, got svd:{rank}; use another K"
+            )
+        left, singular, right = torch.linalg.svd(weights.double(), full_matrices=False)
+        root = singular[: int(rank)].sqrt()
+        factors = left[:, : int(rank)] * root, root.unsqueeze(1) * right[: int(rank)]
+        if not inner:
+            return cls(*map(Dense.in_half, factors))
+        encoding = FORMS[inner[0][0]]
+        return cls(*(encoding.encode(factor, dict(inner)) for factor in factors))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the product."""
+        return self.left.shape[0], self.right.shape[1]
+
+    @property
+    def rank(self) -> int:
+        """K of svd:K."""
+        return self.left.shape[1]
+
+    @cached_property
+    def _right(self) -> Floats:
+        return self.right.decode()
+
+    def rows(self, numbers: Numbers) -> Floats:
+        """The rows of the left factor times the right one."""
+        return self.left.rows(numbers) @ self._right
+
+    def decode(self) -> Floats:
+        """The product, in float64 and then rounded: so it does not depend on the order in which a library adds."""
+        return (self.left.decode().astype(np.float64) @ self.right.decode().astype(np.float64)).astype(np.float32)
+
+    def factors(self) -> list[Encoding]:
+        """The right factor, then the left one."""
+        return [self.right, self.left]
+
+    def facts(self) -> dict[str, Any]:
+        """The rank and the entries of both factors."""
+        return {"rank": self.rank, "left": self.left.describe(), "right": self.right.describe()}
+
+    def pack(self) -> dict[str, Array]:
+        """The tensors of both factors: "left.values" and so on."""
+        sides = {"left": self.left, "right": self.right}
+        return {f"{side}.{name}": array for side, one in sides.items() for name, array in one.packed.items()}
+
+    @classmethod
+    def outlines(cls, entry: Entry) -> dict[str, Outline]:
+        """The tensors of both factors."""
+        rows, columns = entry.shape
+        rank = entry.whole("rank", 1, min(rows, columns))
+        found: dict[str, Outline] = {}
+        for side, shape in {"left": (rows, rank), "right": (rank, columns)}.items():
+            factor = _factor(entry, side)
+            found |= {f"{side}.{name}": outline for name, outline in factor.outlines().items()}
+            if factor.shape != shape:
+                got = " x ".join(map(str, factor.shape))
+                raise entry.refuse(f": its {side} factor must be {shape[0]} x {shape[1]}, got {got}")
+        return found
+
+    @classmethod
+    def unpack(cls, entry: Entry, packed: Mapping[str, Array]) -> Self:
+        """From the tensors of both factors."""
+        sides = []
+        for side in ("left", "right"):
+            own = {name.removeprefix(f"{side}."): array for name, array in packed.items() if name.startswith(side)}
+            sides.append(_factor(entry, side).unpack(own))
+        return cls(*sides)
+
+
+def _factor(entry: Entry, side: str) -> Entry:
+    return Entry(f"{entry.name}.{side}", entry.facts[side], _FACTOR_KINDS)
