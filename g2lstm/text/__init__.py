@@ -1,1 +1,1 @@
-"""Text as models read it: named data sets, own files, tokenizers, token streams."""
+"""Text as models read it: data sets, tokenizers, token streams, sentence pairs, batches."""

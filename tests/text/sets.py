@@ -1,4 +1,4 @@
-"""Where tests find the real data sets, if they are at hand."""
+"""Where tests find the real data sets, if present."""
 
 import os
 from pathlib import Path
