@@ -1,36 +1,38 @@
-"""`Guard`: what every request passes first, and what every answer tells the browser."""
+"""`Guard`: what every request must pass, and the security headers of every answer."""
 
 import ipaddress
-import json
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-MAX_BODY = 64 * 1024  # bytes; a sentence of the greatest length fits many times
+MAX_BODY = 64 * 1024  # bytes; many times the longest sentence
 
 _HEADERS = {
-    # Plotly adds styles of its own to the page, hence the inline styles; scripts come from our files only.
+    # Plotly adds inline styles to the page; scripts come from our files only.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",  # after an upgrade the browser asks again; an ETag saves the transfer
 }
 
 
 class Guard:
     """Refuses requests that are addressed to someone else, come from another site's page, or are too large.
 
-    A page elsewhere can make its own name point to this machine, and its scripts then reach this server with that name
-    as the host: so only names that are known to be ours are answered.
+    Another site can make its own name point to this machine, and its scripts then reach this server under that name.
+    So only names known to be ours are answered. (Starlette's TrustedHostMiddleware can't read IPv6 hosts and has no
+    rule for numeric addresses.)
 
     Args:
         app: what answers the other requests.
-        hosts: names that are ours, without ports.
-        any_address: accept every address written in numbers too; no foreign name can be one.
+        hosts: our names, without ports.
+        any_address: also accept any numeric address; no foreign name can be one.
     """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str], *, any_address: bool = False) -> None:
@@ -39,38 +41,38 @@ class Guard:
         self.any_address = any_address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, or the start and end of the server."""
+        """Handle one request, or the start and end of the server."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
-            return
-        if scope["type"] != "http":  # nothing here speaks anything else
-            return
+        elif scope["type"] == "http":  # there are no websockets here
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
+        body: bytes | None = b""
+        refusal: tuple[int, str] | None = None
         if not self._is_ours(host):
-            await _refuse(send, 421, f"this server does not answer to the host {host[:100]!r}; see --host")
-            return
-        if origin is not None and _place_of(origin) != host.lower():
-            await _refuse(send, 403, "requests from pages of other sites are refused")
-            return
-        body = await _read_body(headers.get("content-length"), receive)
-        if body is None:
-            await _refuse(send, 413, f"the request is larger than {MAX_BODY} bytes")
-            return
-        is_given = False
-
-        async def receive_again() -> Message:
-            nonlocal is_given
-            if is_given:
-                return await receive()
-            is_given = True
-            return {"type": "http.request", "body": body, "more_body": False}
+            refusal = 421, f"this server does not answer to the host {host[:100]!r}; see --host"
+        elif origin is not None and _place_of(origin) != host.lower():
+            refusal = 403, "requests from pages of other sites are refused"
+        elif (body := await _read_body(headers.get("content-length"), receive)) is None:
+            refusal = 413, f"the request is larger than {MAX_BODY} bytes"
 
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
-                extra = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
-                message = {**message, "headers": [*message.get("headers", []), *extra]}
+                MutableHeaders(scope=message).update(_HEADERS)
             await send(message)
+
+        if refusal is not None:
+            status, text = refusal
+            answer = JSONResponse({"error": text}, status, headers={"connection": "close"})
+            await answer(scope, receive, send_safely)
+            return
+        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def receive_again() -> Message:
+            return next(messages, None) or await receive()
 
         await self.app(scope, receive_again, send_safely)
 
@@ -79,9 +81,7 @@ class Guard:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
             return False
-        if name in self.hosts:
-            return True
-        return self.any_address and _is_address(name)
+        return name in self.hosts or (self.any_address and _is_address(name))
 
 
 def _place_of(origin: str) -> str | None:
@@ -100,7 +100,7 @@ def _is_address(name: str) -> bool:
 
 
 async def _read_body(declared: str | None, receive: Receive) -> bytes | None:
-    """The whole body; None if it is too large, of which no more than that is read."""
+    """The whole body; None if it is too large, without reading the rest."""
     if declared is not None and (not declared.isdecimal() or len(declared) > 9 or int(declared) > MAX_BODY):
         return None
     body, more = b"", True
@@ -113,11 +113,3 @@ async def _read_body(declared: str | None, receive: Receive) -> bytes | None:
             return None
         more = message.get("more_body", False)
     return body
-
-
-async def _refuse(send: Send, status: int, message: str) -> None:
-    body = json.dumps({"error": message}).encode()
-    headers = {**_HEADERS, "content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
-    start = {"type": "http.response.start", "status": status}
-    await send({**start, "headers": [(name.encode(), value.encode()) for name, value in headers.items()]})
-    await send({"type": "http.response.body", "body": body})

@@ -2,80 +2,46 @@
 
 import gzip
 import hashlib
+import unicodedata
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any, Literal
 
-from fastapi import FastAPI, Request
+import numpy as np
+import numpy.typing as npt
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
 
 from g2lstm.errors import G2Error
-from g2lstm.look.examine import GatesFile
+from g2lstm.look.histogram import HIGH, LOW
+from g2lstm.look.pictures.style import css_variables
+from g2lstm.tasks.reading import GATES, LayerReading, Reading
 from g2lstm.version import __version__
-from g2lstm.view.answers import reading_answer, unit_answer, units_answer
 from g2lstm.view.guard import Guard
 from g2lstm.view.run import NotReadyError, ViewedRun
-from g2lstm.view.sentence import MAX_CHARACTERS, MAX_WORDS, cleaned
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-FILES = {"/": "index.html", "/theme.js": "theme.js", "/page.js": "page.js", "/page.css": "page.css"}
-FILES |= {
-    f"/{name}": name
-    for name in (
-        "dom.js",
-        "heat.js",
-        "column.js",
-        "more.js",
-        "plot.js",
-        "split.js",
-        "units.js",
-        "server.js",
-        "icon.svg",
-    )
-}
+MAX_WORDS = 200
+MAX_CHARACTERS = 4000  # a long word can become many tokens
 
-_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
-
-
-class RunQuestion(BaseModel):
-    """A run."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    run: str = Field(max_length=500)
-
-
-class Question(RunQuestion):
-    """A sentence for a run."""
-
-    text: str
-    gate: Literal["soft", "tempered", "hard"]
-
-
-class UnitsQuestion(Question):
-    """One word's units, or one unit's words, in the reading of a sentence."""
-
-    layer: int = Field(ge=0)
-    position: int | None = Field(default=None, ge=0)
-    unit: int | None = Field(default=None, ge=0)
+_routes = APIRouter()
 
 
 def create_app(runs: Sequence[ViewedRun], *, hosts: Iterable[str] = LOOPBACK, any_address: bool = False) -> FastAPI:
     """The application; runs begin to load when it starts.
 
     Args:
-        runs: what it shows, by unique names.
+        runs: what to show, with unique names.
         hosts: names that requests may be addressed to.
-        any_address: accept addresses in numbers as well, whichever they are.
+        any_address: also accept any numeric address.
     """
-    by_name = {run.name: run for run in runs}
 
     @asynccontextmanager
     async def loading(_: FastAPI) -> AsyncIterator[None]:
@@ -85,65 +51,136 @@ def create_app(runs: Sequence[ViewedRun], *, hosts: Iterable[str] = LOOPBACK, an
         for run in runs:
             run.stop()
 
-    app = FastAPI(title="g2lstm view", lifespan=loading, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="g2lstm view", lifespan=loading, docs_url=None, redoc_url=None, openapi_url=None,
+        exception_handlers={
+            G2Error: _mistake, NotReadyError: _not_ready, HTTPException: _refused, RequestValidationError: _malformed,
+            Exception: _bug,
+        },
+    )  # fmt: skip
     app.add_middleware(Guard, hosts=hosts, any_address=any_address)
-    _add_errors(app)
-    for path, name in FILES.items():
-        _add_file(app, path, name)
-
-    def run_named(name: str) -> ViewedRun:
-        if name not in by_name:
-            raise HTTPException(404, f"there is no run {name[:100]!r}; there are {', '.join(by_name)}")
-        return by_name[name]
-
-    @app.get("/api/runs")
-    async def list_runs() -> JSONResponse:
-        limits = {"words": MAX_WORDS, "characters": MAX_CHARACTERS}
-        return JSONResponse({"version": __version__, "limits": limits, "runs": [_run_answer(run) for run in runs]})
-
-    @app.post("/api/read")
-    async def read(question: Question) -> JSONResponse:
-        reading = await run_named(question.run).reading(cleaned(question.text), question.gate)
-        return JSONResponse(reading_answer(reading))
-
-    @app.post("/api/units")
-    async def units(question: UnitsQuestion) -> JSONResponse:
-        reading = await run_named(question.run).reading(cleaned(question.text), question.gate)
-        if question.layer >= len(reading.layers):
-            raise G2Error(f"there is no layer {question.layer}; the model has {len(reading.layers)}, from 0")
-        values = reading.layers[question.layer].input
-        if (question.position is None) == (question.unit is None):
-            raise G2Error("ask for either a position or a unit")
-        if question.position is not None:
-            _check_index("position", question.position, len(values))
-            return JSONResponse(units_answer(reading, question.layer, question.position))
-        assert question.unit is not None
-        _check_index("unit", question.unit, values.shape[1])
-        return JSONResponse(unit_answer(reading, question.layer, question.unit))
-
-    @app.post("/api/histograms")
-    async def histograms(question: RunQuestion) -> JSONResponse:
-        run = run_named(question.run)
-        return JSONResponse(histograms_answer(run, await run.statistics()))
-
-    @app.get("/plotly.js")
-    async def plotly(request: Request) -> Response:
-        content, tag = await run_in_threadpool(_plotly)
-        return _file_response(request, content, tag, "text/javascript", is_compressed=True)
-
+    app.state.runs = {run.name: run for run in runs}
+    app.include_router(_routes)
+    app.mount("/", StaticFiles(packages=[("g2lstm.view", "static")], html=True))
     return app
 
 
-def histograms_answer(run: ViewedRun, found: GatesFile | None) -> dict[str, Any]:
-    """The counts, or the command that makes them."""
+class RunQuestion(BaseModel):
+    """A question about a run."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    run: str = Field(max_length=500)
+
+
+class Question(RunQuestion):
+    """A sentence for a run to read."""
+
+    text: str
+    gate: Literal["soft", "tempered", "hard"]
+
+
+class UnitsQuestion(Question):
+    """All units at one word of a sentence, or one unit at all words."""
+
+    layer: int = Field(ge=0)
+    position: int | None = Field(default=None, ge=0)
+    unit: int | None = Field(default=None, ge=0)
+
+
+@_routes.get("/api/runs")
+async def _runs(request: Request) -> JSONResponse:
+    runs = [_run_answer(run) for run in request.app.state.runs.values()]
+    limits = {"words": MAX_WORDS, "characters": MAX_CHARACTERS}
+    return JSONResponse({"version": __version__, "limits": limits, "runs": runs})
+
+
+@_routes.post("/api/read")
+async def _read(question: Question, request: Request) -> JSONResponse:
+    return JSONResponse(_reading_answer(await _reading(question, request)))
+
+
+@_routes.post("/api/units")
+async def _units(question: UnitsQuestion, request: Request) -> JSONResponse:
+    reading = await _reading(question, request)
+    _check_index("layer", question.layer, len(reading.layers))
+    layer = reading.layers[question.layer]
+    tokens = reading.tokens[layer.side]
+    if (question.position is None) == (question.unit is None):
+        raise G2Error("ask for either a position or a unit")
+    if question.position is not None:
+        _check_index("position", question.position, len(tokens))
+        values = {gate: _numbers(getattr(layer, gate)[question.position]) for gate in GATES}
+        return JSONResponse({"token": tokens[question.position], "values": values})
+    assert question.unit is not None
+    _check_index("unit", question.unit, layer.input.shape[1])
+    values = {gate: _numbers(getattr(layer, gate)[:, question.unit]) for gate in GATES}
+    return JSONResponse({"tokens": tokens, "values": values})
+
+
+@_routes.post("/api/histograms")
+async def _histograms(question: RunQuestion, request: Request) -> JSONResponse:
+    run = _run_named(question.run, request)
+    found = await run.statistics()
     if found is None:
-        return {"command": f"g2lstm gates {run.directory.path}"}
-    return found.model_dump(by_alias=True, exclude_none=True)
+        return JSONResponse({"command": f"g2lstm gates {run.directory.path}"})
+    return JSONResponse(found.model_dump(by_alias=True, exclude_none=True))
+
+
+@_routes.get("/palette.css")
+async def _palette() -> Response:
+    return Response(css_variables(), media_type="text/css")
+
+
+@_routes.get("/plotly.js")
+async def _plotly(request: Request) -> Response:
+    content, tag = await run_in_threadpool(_compressed_plotly)
+    headers = {"etag": tag, "content-encoding": "gzip", "vary": "accept-encoding"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(content, headers=headers, media_type="text/javascript")
+
+
+@lru_cache(maxsize=1)
+def _compressed_plotly() -> tuple[bytes, str]:
+    """Plotly's script as its Python package ships it, compressed once (any browser can read that), and its ETag."""
+    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+
+    content = gzip.compress(get_plotlyjs().encode(), compresslevel=6)
+    return content, f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+
+
+def _run_named(name: str, request: Request) -> ViewedRun:
+    runs: dict[str, ViewedRun] = request.app.state.runs
+    if name not in runs:
+        raise HTTPException(404, f"there is no run {name[:100]!r}; there are {', '.join(runs)}")
+    return runs[name]
+
+
+async def _reading(question: Question, request: Request) -> Reading:
+    return await _run_named(question.run, request).reading(cleaned(question.text), question.gate)
+
+
+def cleaned(text: str) -> str:
+    """A visitor's text as one line, with single spaces between words; control characters become spaces.
+
+    Raises:
+        G2Error: it has no word in it, or too many.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise G2Error(f"the text has {len(text):,} characters; shorten it to at most {MAX_CHARACTERS:,}")
+    readable = (" " if unicodedata.category(mark) in ("Cc", "Cs", "Zl", "Zp") else mark for mark in text)
+    words = "".join(readable).split()
+    if not words:
+        raise G2Error("there is no word in the text; type a sentence")
+    if len(words) > MAX_WORDS:
+        raise G2Error(f"the text has {len(words):,} words; shorten it to at most {MAX_WORDS}")
+    return " ".join(words)
 
 
 def _check_index(name: str, value: int, count: int) -> None:
     if value >= count:
-        raise G2Error(f"there is no {name} {value}; there are {count}, from 0")
+        raise G2Error(f"there is no {name} {value}; there are {count}, counted from 0")
 
 
 def _run_answer(run: ViewedRun) -> dict[str, Any]:
@@ -161,59 +198,61 @@ def _run_answer(run: ViewedRun) -> dict[str, Any]:
     }
 
 
-def _add_file(app: FastAPI, path: str, name: str) -> None:
-    content = files("g2lstm.view").joinpath("static", name).read_bytes()
-    tag = _tag(content)
-
-    @app.get(path)
-    async def file(request: Request) -> Response:
-        return _file_response(request, content, tag, _TYPES[name.rsplit(".", 1)[1]])
-
-
-def _file_response(request: Request, content: bytes, tag: str, kind: str, *, is_compressed: bool = False) -> Response:
-    headers = {"etag": tag, "cache-control": "no-cache"}
-    if request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers=headers)
-    if is_compressed:
-        headers |= {"content-encoding": "gzip", "vary": "accept-encoding"}
-    return Response(content, headers=headers, media_type=f"{kind}; charset=utf-8")
+def _reading_answer(reading: Reading) -> dict[str, Any]:
+    """Everything about a sentence except single units."""
+    answer: dict[str, Any] = {
+        "mode": reading.mode,
+        "tokens": reading.tokens,
+        "unknown": reading.unknown,
+        "layers": [_layer_answer(layer) for layer in reading.layers],
+    }
+    if reading.next_words:
+        answer["next_words"] = [[word, round(share, 6)] for word, share in reading.next_words]
+    if reading.attention is not None:
+        answer |= {"translation": reading.translation, "produced": reading.produced}
+        answer["attention"] = _numbers(reading.attention)
+    return answer
 
 
-@lru_cache(maxsize=1)
-def _plotly() -> tuple[bytes, str]:
-    """Plotly's script as its Python package ships it, compressed; every browser takes it so."""
-    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+def _layer_answer(layer: LayerReading) -> dict[str, Any]:
+    """For each gate and word the mean over units, and the share of units that are saturated ("decided")."""
+    values = {gate: getattr(layer, gate) for gate in GATES}
+    return {
+        "name": layer.name,
+        "title": layer.title,
+        "side": layer.side,
+        "direction": layer.direction,
+        "units": layer.input.shape[1],
+        "means": {gate: _numbers(value.mean(axis=1)) for gate, value in values.items()},
+        "decided": {gate: _numbers(((value < LOW) | (value > HIGH)).mean(axis=1)) for gate, value in values.items()},
+    }
 
-    content = gzip.compress(get_plotlyjs().encode(), compresslevel=6)
-    return content, _tag(content)
+
+def _numbers(values: npt.NDArray[Any]) -> Any:
+    return np.round(values.astype(np.float64), 6).tolist()
 
 
-def _tag(content: bytes) -> str:
-    return f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+def _error(status: int, message: str) -> JSONResponse:
+    return JSONResponse({"error": message}, status_code=status)
 
 
-def _add_errors(app: FastAPI) -> None:
-    def answer(status: int, message: str, **extra: Any) -> JSONResponse:
-        return JSONResponse({"error": message, **extra}, status_code=status)
+async def _mistake(_: Request, error: Any) -> JSONResponse:
+    return _error(400, str(error))
 
-    @app.exception_handler(G2Error)
-    async def mistake(_: Request, error: G2Error) -> JSONResponse:
-        return answer(400, str(error))
 
-    @app.exception_handler(NotReadyError)
-    async def not_ready(_: Request, error: NotReadyError) -> JSONResponse:
-        return answer(503, str(error))
+async def _not_ready(_: Request, error: Any) -> JSONResponse:
+    return _error(503, str(error))
 
-    @app.exception_handler(HTTPException)
-    async def refused(_: Request, error: HTTPException) -> JSONResponse:
-        return answer(error.status_code, str(error.detail))
 
-    @app.exception_handler(Exception)
-    async def bug(_: Request, __: Exception) -> JSONResponse:  # the terminal shows the traceback
-        return answer(500, "this is a bug of ours; the terminal in which the server runs says more")
+async def _refused(_: Request, error: Any) -> JSONResponse:
+    return _error(error.status_code, str(error.detail))
 
-    @app.exception_handler(RequestValidationError)
-    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"] if part != "body")
-        return answer(422, f"the request is not understood: {place[:100] + ': ' if place else ''}{first['msg']}")
+
+async def _malformed(_: Request, error: Any) -> JSONResponse:
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"] if part != "body")
+    return _error(422, f"cannot understand the request: {place[:100] + ': ' if place else ''}{first['msg']}")
+
+
+async def _bug(_: Request, __: Any) -> JSONResponse:
+    return _error(500, "this is a bug in g2lstm; the terminal that runs the server shows more")

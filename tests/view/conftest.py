@@ -4,6 +4,7 @@ import shutil
 import threading
 import time
 import warnings
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -25,49 +26,49 @@ def paths(folder):
     ]
 
 
-@pytest.fixture
-def make_runs(paths):
+def load_runs(paths):
     from g2lstm.view.run import ViewedRun
 
-    return lambda: [ViewedRun(name, directory) for name, directory in named_runs(paths).items()]
+    return [ViewedRun(name, directory) for name, directory in named_runs(paths).items()]
 
 
-@pytest.fixture
-def make_client():
-    """Clients of applications that have loaded what they can."""
+@contextmanager
+def serving(runs, wait=True, **options):
+    """A client of an application that has loaded what it can."""
     from starlette.testclient import TestClient
 
     from g2lstm.view.server import create_app
 
-    clients = []
-
-    def make(runs, wait=True, **options):
-        client = TestClient(create_app(runs, **options), base_url="http://127.0.0.1", raise_server_exceptions=False)
-        clients.append(client.__enter__())
+    app = create_app(runs, **options)
+    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
         while wait and any(run.state == "loading" for run in runs):
             time.sleep(0.01)
-        return client
+        yield client
 
-    yield make
-    for client in clients:
-        client.__exit__(None, None, None)
+
+@pytest.fixture(scope="session")
+def client(paths):
+    """Shared by all tests: what one changes it changes back, and readings are cached."""
+    with serving(load_runs(paths)) as client:
+        yield client
 
 
 @pytest.fixture
-def client(make_client, make_runs):
-    return make_client(make_runs())
+def make_client(paths):
+    """Clients of applications of their own: with runs, or freshly loaded ones."""
+    with ExitStack() as stack:
+        yield lambda runs=None, **options: stack.enter_context(serving(runs or load_runs(paths), **options))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def address(paths):
-    """Of a real server, in a thread of its own."""
+    """The address of a real server, which runs in a thread."""
     import uvicorn
 
     from g2lstm.cli.view import _listen
-    from g2lstm.view.run import ViewedRun
     from g2lstm.view.server import create_app
 
-    runs = [ViewedRun(name, directory) for name, directory in named_runs(paths).items()]
+    runs = load_runs(paths)
     listening = _listen("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(create_app(runs), log_level="warning"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
@@ -80,7 +81,7 @@ def address(paths):
     listening.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

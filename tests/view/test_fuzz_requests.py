@@ -2,6 +2,7 @@
 
 import json
 import socket
+import urllib.request
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -20,20 +21,6 @@ COUNTS = json.dumps({
 })  # fmt: skip
 PATHS = ["/api/read", "/api/units", "/api/histograms", "/api/runs", "/", "/plotly.js", "/nothing"]
 LATIN = st.text(st.characters(min_codepoint=1, max_codepoint=255, exclude_characters="\r\n"), max_size=30)
-
-
-@pytest.fixture(scope="module")
-def client(paths):
-    from starlette.testclient import TestClient
-
-    from g2lstm.look.runs import named_runs
-    from g2lstm.view.run import ViewedRun
-    from g2lstm.view.server import create_app
-
-    runs = [ViewedRun(name, directory) for name, directory in named_runs(paths[:1]).items()]
-    app = create_app(runs)
-    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
-        yield client
 
 
 def check(answer):
@@ -141,7 +128,8 @@ def test_bytes_that_are_no_request(address):
         answer = exchange(place, request)
         assert not answer or 400 <= int(answer.split()[1]) < 500, (request[:60], answer[:200])
         assert b"root:" not in answer
-    assert exchange(place, b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n").startswith(b"HTTP/1.1 200")
+    with urllib.request.urlopen(address, timeout=60) as answer:
+        assert answer.status == 200  # the server still runs
 
 
 def exchange(place, request):

@@ -22,8 +22,8 @@ def test_other_hosts_are_refused(client, host):
     assert client.post("/api/read", json=QUESTION, headers={"host": host}).status_code == 421
 
 
-def test_addresses_in_numbers_where_the_host_was_chosen(make_client, make_runs):
-    client = make_client(make_runs(), hosts=("my-machine",), any_address=True)
+def test_addresses_in_numbers_where_the_host_was_chosen(make_client):
+    client = make_client(hosts=("my-machine",), any_address=True)
     assert [client.get("/", headers={"host": host}).status_code for host in ("192.0.2.1:80", "my-machine")] == [
         200,
         200,
@@ -55,11 +55,16 @@ def test_a_large_request_is_refused_before_it_is_read(client):
 
 @pytest.mark.parametrize("path", ["/", "/page.js", "/api/runs", "/nothing"])
 def test_headers(client, path):
-    headers = client.get(path).headers
+    check_headers(client.get(path).headers)
+    check_headers(client.get(path, headers={"host": "evil.example"}).headers)
+
+
+def check_headers(headers):
     policy = dict(part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";"))
     assert policy["default-src"] == "'none'"
     assert policy["script-src"] == "'self'"
     assert policy["frame-ancestors"] == "'none'"
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["cross-origin-resource-policy"] == "same-origin"
+    assert headers["cache-control"] == "no-cache"
     assert "access-control-allow-origin" not in headers

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 import g2lstm
+from g2lstm.look.pictures.style import css_variables
 from g2lstm.tasks.lm.trained import TrainedLanguageModel
 from g2lstm.view import run as view_run
-from g2lstm.view.sentence import MAX_CHARACTERS, MAX_WORDS
+from g2lstm.view.server import MAX_CHARACTERS, MAX_WORDS
+from tests.view.conftest import load_runs
 
 GATES = ("input", "forget", "output")
 
@@ -45,19 +47,29 @@ def test_the_files_of_the_page(client):
         again = client.get(path, headers={"if-none-match": answer.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
     shipped = {file.name for file in files("g2lstm.view").joinpath("static").iterdir()}
-    assert {name for name in shipped if client.get(f"/{name}").status_code != 200} == {"index.html"}
+    assert all(client.get(f"/{name}").status_code == 200 for name in shipped)
+
+
+def test_colours_are_those_of_the_pictures(client):
+    answer = client.get("/palette.css")
+    assert answer.headers["content-type"] == "text/css; charset=utf-8"
+    assert answer.text == css_variables()
 
 
 def test_plotly_comes_from_its_python_package(client):
     from plotly.offline import get_plotlyjs
 
-    assert client.get("/plotly.js").text == get_plotlyjs()
+    answer = client.get("/plotly.js")
+    assert answer.text == get_plotlyjs()
+    again = client.get("/plotly.js", headers={"if-none-match": answer.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        "/../server.py", "/..%2fserver.py", "/static/page.js", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/page.js/",
+        "/../server.py", "/..%2fserver.py", "/static/page.js", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd",
+        "/page.js/x",
         "/page.js%00", "/api/../server.py", "/docs", "/openapi.json", "/api/runs/..%5c..%5cx", "/C:\\windows",
     ],
 )  # fmt: skip
@@ -142,7 +154,8 @@ def test_histograms_are_counted_here_or_come_from_the_file(client, paths, tmp_pa
         file.parent.rmdir()
 
 
-def test_without_the_text_the_page_is_told_the_command(client, monkeypatch):
+def test_without_the_text_the_page_is_told_the_command(make_client, monkeypatch):
+    client = make_client()
     monkeypatch.setattr("g2lstm.look.runs.validation_files", lambda *_: [Path("missing")])
     answer = client.post("/api/histograms", json={"run": "lstm"}).json()
     assert answer["command"].startswith("g2lstm gates ")
@@ -154,9 +167,9 @@ def test_without_the_text_the_page_is_told_the_command(client, monkeypatch):
         ("", "there is no word"),
         (" \n\t ", "there is no word"),
         ("\x00\x1b\x7f", "there is no word"),
-        ("a " * 10_000, "characters, and at most"),
-        ("a " * (MAX_WORDS + 1), f"201 words, and at most {MAX_WORDS}"),
-        ("ä" * (MAX_CHARACTERS + 1), "characters, and at most"),
+        ("a " * 10_000, "shorten it to at most 4,000"),
+        ("a " * (MAX_WORDS + 1), "has 201 words; shorten it to at most 200"),
+        ("ä" * (MAX_CHARACTERS + 1), "has 4,001 characters"),
     ],
 )
 def test_texts_that_are_refused(client, text, message):
@@ -205,7 +218,7 @@ def test_unknown_runs(client, run):
 def test_questions_that_are_not_understood(client, change):
     answer = client.post("/api/read", json={"run": "g2", "text": "the cat", "gate": "soft", **change})
     assert answer.status_code == 422
-    assert "not understood" in answer.json()["error"]
+    assert "cannot understand the request" in answer.json()["error"]
     assert next(iter(change)) in answer.json()["error"]
 
 
@@ -220,13 +233,13 @@ def test_only_json_is_read(client):
     form = client.post("/api/read", data={"run": "g2", "text": "a", "gate": "soft"})
     plain = client.post("/api/read", content=b'{"run": "g2", "text": "a", "gate": "soft"}')
     assert (form.status_code, plain.status_code) == (422, 422)
-    assert client.get("/api/read").status_code == 405
+    assert client.get("/api/read").status_code == 404
 
 
 @pytest.mark.parametrize(
     ("question", "message"),
     [
-        ({"layer": 2, "position": 0}, "no layer 2"),
+        ({"layer": 2, "position": 0}, "no layer 2; there are 2"),
         ({"layer": 0, "position": 5}, "no position 5; there are 5"),
         ({"layer": 0, "unit": 8}, "no unit 8; there are 8"),
         ({"layer": 0}, "either a position or a unit"),
@@ -239,7 +252,7 @@ def test_units_that_are_not_there(client, question, message):
     assert message in answer.json()["error"]
 
 
-def test_a_run_that_loads_says_so(make_client, make_runs, monkeypatch):
+def test_a_run_that_loads_says_so(make_client, paths, monkeypatch):
     release = threading.Event()
 
     def slowly(path):
@@ -247,7 +260,7 @@ def test_a_run_that_loads_says_so(make_client, make_runs, monkeypatch):
         return g2lstm.load(path)
 
     monkeypatch.setattr(view_run, "load", slowly)
-    runs = make_runs()
+    runs = load_runs(paths)
     client = make_client(runs, wait=False)
     assert {run["state"] for run in client.get("/api/runs").json()["runs"]} == {"loading"}
     early = ask(client)
@@ -259,14 +272,14 @@ def test_a_run_that_loads_says_so(make_client, make_runs, monkeypatch):
     assert ask(client).status_code == 200
 
 
-def test_a_run_that_cannot_be_loaded_says_why_and_the_others_work(make_client, make_runs, paths, monkeypatch):
+def test_a_run_that_cannot_be_loaded_says_why_and_the_others_work(make_client, paths, monkeypatch):
     def partly(path):
         if path == paths[0]:
             raise g2lstm.G2Error("its file is broken")
         return g2lstm.load(path)
 
     monkeypatch.setattr(view_run, "load", partly)
-    client = make_client(make_runs())
+    client = make_client()
     first = client.get("/api/runs").json()["runs"][0]
     assert (first["state"], first["message"]) == ("failed", "its file is broken")
     assert ask(client).json()["error"] == "its file is broken"
@@ -304,7 +317,7 @@ def test_too_many_waiting_requests_are_told_to_come_back(client, monkeypatch):
     assert "try again" in answer.json()["error"]
 
 
-def test_a_sentence_is_computed_once_while_there_is_room(make_client, make_runs, monkeypatch):
+def test_a_sentence_is_computed_once_while_there_is_room(make_client, monkeypatch):
     original, computed = TrainedLanguageModel.read, []
 
     def counting(trained, text, **options):
@@ -312,7 +325,7 @@ def test_a_sentence_is_computed_once_while_there_is_room(make_client, make_runs,
         return original(trained, text, **options)
 
     monkeypatch.setattr(TrainedLanguageModel, "read", counting)
-    client = make_client(make_runs())
+    client = make_client()
     for _ in range(3):
         ask(client, "the  cat\n")
         units(client, text="the cat", layer=0, position=1)
@@ -327,7 +340,7 @@ def test_a_sentence_is_computed_once_while_there_is_room(make_client, make_runs,
 
 def test_a_bug_of_ours_is_an_answer_too(client, monkeypatch):
     monkeypatch.setattr(TrainedLanguageModel, "read", lambda *_, **__: 1 / 0)
-    answer = ask(client)
+    answer = ask(client, "a sentence that is not cached")
     assert answer.status_code == 500
     assert "ZeroDivision" not in answer.text
     assert answer.json()["error"]

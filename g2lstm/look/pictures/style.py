@@ -127,7 +127,8 @@ def svg_element(figure: "Figure", label: str) -> str:
 def css_variables() -> str:
     """The palette as a CSS rule; which of two colours applies follows from the element's `color-scheme`."""
     colours = [f"--{name}: light-dark({light}, {dark});" for name, (light, dark) in THEME.items()]
-    return f":root {{ {' '.join(colours)} --heat: {' '.join(HEAT)}; }}\n"
+    accent = f"--accent: light-dark({HEAT[6]}, {HEAT[3]});"
+    return f":root {{ {' '.join(colours)} {accent} --heat: {' '.join(HEAT)}; }}\n"
 
 
 def heat_colours() -> "Colormap":

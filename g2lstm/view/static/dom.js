@@ -22,6 +22,13 @@ export function setOptions(select, options) {
 
 export const say = (text) => { find("said").textContent = text; };
 
+// A colour of the style sheets, as it is in the present theme.
+export function colour(name) {
+  const box = find("tip");
+  box.style.outlineColor = `var(--${name})`;
+  return getComputedStyle(box).outlineColor;
+}
+
 export const isDark = () => {
   const theme = document.documentElement.dataset.theme;
   return theme === "dark" || (theme === "auto" && matchMedia("(prefers-color-scheme: dark)").matches);

@@ -5,10 +5,10 @@ import { find, isDark, make, tip } from "./dom.js";
 export const GATES = ["input", "forget", "output"];
 export const LETTERS = { input: "i", forget: "f", output: "o" };
 
-// Steadily darker, so that they can be told apart in grey and by colour-blind people. In the dark they run the other
-// way: a closed gate always fades into the page.
-const STOPS = ["ffffd9", "edf8b1", "c7e9b4", "7fcdbb", "41b6c4", "1d91c0", "225ea8", "253494", "081d58"].map((hex) =>
-  [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16)));
+// Steadily darker, so that they can be told apart in grey and by colour-blind people. In the dark theme they run the
+// other way: a closed gate always fades into the page.
+const STOPS = getComputedStyle(document.documentElement).getPropertyValue("--heat").trim().split(" ").map((hex) =>
+  [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)));
 
 export function colourOf(value, [low, high] = [0, 1]) {
   const share = high > low ? Math.min(Math.max((value - low) / (high - low), 0), 1) : 0.5;

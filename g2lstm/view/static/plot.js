@@ -1,27 +1,24 @@
 // How Plotly's drawings look; and those that are compared have one scale.
 
-import { isDark } from "./dom.js";
+import { colour } from "./dom.js";
 import { GATES } from "./heat.js";
 
-const ink = () => (isDark() ? "#d5dbe3" : "#2a3340");
-export const faint = () => (isDark() ? "#334050" : "#dfe4ea");
-export const accent = () => (isDark() ? "#7fcdbb" : "#225ea8");
 const LINES = { input: "dot", forget: "solid", output: "dash" };
+const COLOURS = ["c0", "c1", "c5"];
 
 export const CONFIG = { displayModeBar: false, responsive: true };
 
 // A line whose colour and dashes tell which gate it is.
 export function curveOf(gate, isChosen = false) {
-  const colours = isDark() ? ["#56b4e9", "#ff8c42", "#a5adb8"] : ["#0072b2", "#c04e00", "#5b6470"];
-  const line = { dash: LINES[gate], width: isChosen ? 3 : 1.7, color: colours[GATES.indexOf(gate)] };
+  const line = { dash: LINES[gate], width: isChosen ? 3 : 1.7, color: colour(COLOURS[GATES.indexOf(gate)]) };
   return { type: "scatter", name: gate, line };
 }
 
 export function layoutOf(xTitle, yTitle, xRange, yRange) {
-  const axis = { gridcolor: faint(), zeroline: false, linecolor: faint(), fixedrange: true, automargin: true };
+  const axis = { gridcolor: colour("rule"), zeroline: false, linecolor: colour("rule"), fixedrange: true, automargin: true };
   return {
     height: 190, margin: { l: 44, r: 8, t: 8, b: 36 }, paper_bgcolor: "transparent", plot_bgcolor: "transparent",
-    font: { family: "system-ui, sans-serif", size: 12, color: ink() }, bargap: 0.06, showlegend: false,
+    font: { family: "system-ui, sans-serif", size: 12, color: colour("ink") }, bargap: 0.06, showlegend: false,
     xaxis: { ...axis, title: { text: xTitle }, ...(xRange ? { range: xRange } : {}) },
     yaxis: { ...axis, title: { text: yTitle }, rangemode: "tozero", ...(yRange ? { range: yRange } : {}) },
   };

@@ -1,8 +1,8 @@
 // One word's units: every unit's gate as a square, their histogram, and one unit along the whole sentence.
 
-import { make, tip } from "./dom.js";
+import { colour, make, tip } from "./dom.js";
 import { colourOf, css, GATES, LETTERS } from "./heat.js";
-import { accent, CONFIG, curveOf, drawCompared, faint, layoutOf } from "./plot.js";
+import { CONFIG, curveOf, drawCompared, layoutOf } from "./plot.js";
 import { loadPlotly, units as askUnits } from "./server.js";
 
 const SQUARE = { least: 12, most: 16 }; // pixels, with the gap
@@ -108,7 +108,7 @@ export class UnitsPanel {
       const [x, y] = [(place % columns) * square, Math.floor(place / columns) * square];
       context.fillRect(x, y, square - 1, square - 1);
       if (String(unit) === this.unit.value) {
-        context.strokeStyle = "#d55e00";
+        context.strokeStyle = colour("c1");
         context.lineWidth = 2;
         context.strokeRect(x, y, square - 1, square - 1);
       }
@@ -141,7 +141,7 @@ export class UnitsPanel {
     const counts = new Array(BINS).fill(0);
     for (const value of values) counts[Math.min(Math.floor(value * BINS), BINS - 1)] += 100 / values.length;
     const centres = counts.map((_, bin) => (bin + 0.5) / BINS);
-    const bars = { type: "bar", x: centres, y: counts, width: 1 / BINS, marker: { color: accent() },
+    const bars = { type: "bar", x: centres, y: counts, width: 1 / BINS, marker: { color: colour("accent") },
       hovertemplate: "%{y:.1f} %<extra></extra>" };
     await drawCompared(plotly, "units", this.histogram, [bars], layoutOf(`${this.gate} gate`, "% of units", [0, 1]));
     this.trace.hidden = !along;
@@ -153,7 +153,7 @@ export class UnitsPanel {
     const names = along.tokens.map((token) => plain(cut(token)));
     Object.assign(layout.xaxis, { tickvals: places, ticktext: names, tickangle: -60 });
     Object.assign(layout, { showlegend: true, legend: { orientation: "h", y: 1.18 }, height: 260, hovermode: "x" });
-    const line = { color: faint(), width: 6 };
+    const line = { color: colour("rule"), width: 6 };
     layout.shapes = [{ type: "line", x0: position, x1: position, yref: "paper", y0: 0, y1: 1, line, layer: "below" }];
     return plotly.react(this.trace, curves, layout, CONFIG);
   }
