@@ -38,7 +38,7 @@ def view(
         raise G2Error(f"the page needs {error.name}; install it with: pip install 'g2lstm[view]'") from None
     import torch
 
-    from g2lstm.look.runs import named_runs
+    from g2lstm.look.examine import named_runs
     from g2lstm.view.run import ViewedRun
 
     torch.set_num_threads(1)  # a sentence is so little work that threads sharing it mostly wait for each other

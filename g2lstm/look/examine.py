@@ -1,5 +1,6 @@
 """`examine`: everything about the gates of a trained model, as plain data and as gates.json."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,14 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from g2lstm.errors import G2Error
 from g2lstm.files import read_bounded
 from g2lstm.look.boundaries import boundary_auc
-from g2lstm.look.histogram import BINS
+from g2lstm.look.counts import BINS
 from g2lstm.look.record import record_reading, record_split
-from g2lstm.look.scores import score_by_gate
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.reading import GATES, Reading
-from g2lstm.tasks.trained import Progress, Trained
+from g2lstm.tasks.trained import Progress, Scoring, Trained, validation_files
 
 _MAX_BYTES = 2**24  # of gates.json
+SAMPLES = 200  # windows or sentence pairs, counted in a second or two
 _Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 
@@ -78,6 +79,15 @@ class GatesFile(_Record):
                 f"{path} is damaged: {where}{': ' if where else ''}{first['msg']}; write it again with "
                 f"`g2lstm gates {run.path}`"
             ) from None
+
+
+def count_some(trained: Trained, data_dir: Path | None = None) -> GatesFile | None:
+    """Counts of the gates over some of the validation text; None if that text isn't here."""
+    if not all(file.is_file() for file in validation_files(trained.recipe, data_dir)):
+        return None
+    counted = record_split(trained, "valid", samples=SAMPLES, data_dir=data_dir)
+    found = {"mode": counted.mode, "data": counted.data, "layers": counted.statistics.summary()}
+    return GatesFile.model_validate(found)
 
 
 @dataclass(frozen=True)
@@ -171,3 +181,47 @@ def _sentence(reading: Reading) -> dict[str, Any]:
         return numbers
     translated = {"translation": reading.translation, "produced": reading.produced}
     return {**numbers, **translated, "attention": reading.attention.tolist()}
+
+
+def score_by_gate(
+    trained: Trained,
+    split: str = "valid",
+    *,
+    samples: int = 10_000,
+    data_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """{"metric": "perplexity" or "bleu", "soft": ..., "hard": ..., and over how much of what}.
+
+    Args:
+        trained: the model and its tokenizers.
+        split: of its own data.
+        samples: of a language model's text as many windows at most, of a translation model's as many sentences, from
+            the beginning.
+        data_dir: where the named data sets are.
+        progress: called with what is done of one of the two readings, and what there is in all.
+    """
+    values = {
+        gate: trained.score_split(Scoring(split, gate, samples=samples, data_dir=data_dir), progress).values
+        for gate in ("soft", "hard")
+    }
+    metric, found = trained.metric.name, values["soft"]
+    counted: dict[str, Any] = {unit: found[unit] for unit in ("tokens", "sentences") if unit in found}
+    return {"metric": metric, **{gate: each[metric] for gate, each in values.items()}, "split": split, **counted}
+
+
+def named_runs(paths: Sequence[Path]) -> dict[str, RunDirectory]:
+    """Runs by the names of their directories, or by their paths where two are alike.
+
+    Raises:
+        G2Error: one of them is no run, has no trained model, or is given twice.
+    """
+    resolved = [path.resolve() for path in paths]
+    if twice := [path for path, place in zip(paths, resolved, strict=True) if resolved.count(place) > 1]:
+        raise G2Error(f"the run {twice[0]} is given twice; give each once")
+    names = [place.name for place in resolved]
+    keys = [name if names.count(name) == 1 else str(path) for name, path in zip(names, paths, strict=True)]
+    runs = {key: RunDirectory.open(path) for key, path in zip(keys, paths, strict=True)}
+    for run in runs.values():
+        run.training_facts()  # raises where there is no model
+    return runs

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from g2lstm.errors import G2Error
-from g2lstm.look.statistics import GateStatistics
+from g2lstm.look.counts import GateStatistics
 from g2lstm.nn.record import record_gates
 from g2lstm.tasks.reading import Reading, in_mode
 from g2lstm.tasks.trained import Progress, Trained

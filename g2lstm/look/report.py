@@ -7,11 +7,10 @@ from pathlib import Path
 
 from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically
-from g2lstm.look.examine import GatesFile
+from g2lstm.look.examine import GatesFile, count_some, named_runs
 from g2lstm.look.pictures.sentence import draw_words
 from g2lstm.look.pictures.style import GATE_NAMES, css_variables
 from g2lstm.look.report_sections import Runs, compression, histograms, learning, picture, scores, settings
-from g2lstm.look.runs import count_some, named_runs
 from g2lstm.recipes.files import recipe_to_toml
 from g2lstm.runs.trained import load
 from g2lstm.tasks.reading import Reading

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from g2lstm.errors import G2Error
-from g2lstm.look.examine import GatesFile
-from g2lstm.look.runs import count_some
+from g2lstm.look.examine import GatesFile, count_some
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load
 from g2lstm.tasks.reading import Reading

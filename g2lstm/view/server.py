@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
 from g2lstm.errors import G2Error
-from g2lstm.look.histogram import HIGH, LOW
+from g2lstm.look.counts import HIGH, LOW
 from g2lstm.look.pictures.style import css_variables
 from g2lstm.tasks.reading import GATES, LayerReading, Reading
 from g2lstm.version import __version__

@@ -20,7 +20,7 @@ def histogram_of(*pieces):
 
 @pytest.mark.parametrize(("rows", "units"), [(1, 1), (3, 7), (129, 300), (700, 33), (2, 200_000)])
 def test_counts_are_those_of_a_direct_count(rows, units, monkeypatch):
-    monkeypatch.setattr("g2lstm.look.histogram._BLOCK", 5000)  # several blocks
+    monkeypatch.setattr("g2lstm.look.counts._BLOCK", 5000)  # several blocks
     values = torch.sigmoid(4 * torch.randn(rows, units))
     some = values.view(-1)[::7]
     some.copy_(torch.arange(len(some)).remainder(101) / 100)  # edges of bins, 0 and 1

@@ -5,7 +5,7 @@ import torch
 
 from g2lstm import G2Error, record_gates
 from g2lstm.look import GateHistogram, record_split
-from g2lstm.look.scores import score_by_gate
+from g2lstm.look.examine import score_by_gate
 
 
 def direct(tensors):

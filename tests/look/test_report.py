@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import g2lstm
+from g2lstm.look.examine import SAMPLES
 from g2lstm.look.pictures.sentence import draw_words
 from g2lstm.look.pictures.style import GATE_NAMES, svg_element
 from g2lstm.look.record import record_split
 from g2lstm.look.report import write_report
-from g2lstm.look.runs import SAMPLES
 from g2lstm.recipes.files import recipe_hash
 from g2lstm.runs.directory import RunDirectory
 from tests.look.toys import language_run, translation_run
@@ -194,7 +194,7 @@ def test_a_run_of_which_nothing_was_measured(runs, tmp_path):
 
 
 def test_without_its_text_a_run_has_no_histograms(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr("g2lstm.look.runs.validation_files", lambda *_: [Path("missing")])
+    monkeypatch.setattr("g2lstm.look.examine.validation_files", lambda *_: [Path("missing")])
     assert "g2lstm gates RUN" in " ".join(Page(report([runs[1]], tmp_path, texts=[])).texts)
 
 

@@ -12,7 +12,7 @@ import g2lstm
 from g2lstm import G2Error
 from g2lstm.compression.model import compress, encoded_matrices, group_sizes
 from g2lstm.compression.spec import Spec
-from g2lstm.look.scores import score_by_gate
+from g2lstm.look.examine import score_by_gate
 from g2lstm.runs import directory
 from g2lstm.runs.compressed import check_compressible, default_folder, new_folder, write_run
 from g2lstm.runs.directory import RunDirectory

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from g2lstm.look.runs import named_runs
+from g2lstm.look.examine import named_runs
 from tests.look.toys import language_run, translation_run
 
 BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]

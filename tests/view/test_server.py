@@ -156,7 +156,7 @@ def test_histograms_are_counted_here_or_come_from_the_file(client, paths, tmp_pa
 
 def test_without_the_text_the_page_is_told_the_command(make_client, monkeypatch):
     client = make_client()
-    monkeypatch.setattr("g2lstm.look.runs.validation_files", lambda *_: [Path("missing")])
+    monkeypatch.setattr("g2lstm.look.examine.validation_files", lambda *_: [Path("missing")])
     answer = client.post("/api/histograms", json={"run": "lstm"}).json()
     assert answer["command"].startswith("g2lstm gates ")
 
