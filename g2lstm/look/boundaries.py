@@ -1,4 +1,4 @@
-"""Whether a low forget gate marks the beginning of a clause: in the embedded German, whose clauses are known."""
+"""Whether a low forget gate marks the start of a clause, in the embedded German, whose clauses are known."""
 
 from collections import defaultdict
 from typing import Any
@@ -26,26 +26,26 @@ def boundary_auc(
     training: bool = False,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """For each layer and direction of the encoder, how well a low mean forget gate tells a new clause from the rest.
+    """How well a low mean forget gate predicts a new clause, for each layer and direction of the encoder.
 
-    That is the probability that the gate is lower at a boundary than at another word of the split, both drawn at
-    random: 1 if it always is, 0.5 if it tells nothing. A boundary is a clause's first word ("first_word"), or the comma
-    before it ("comma"). Where no sentence has one, there is nothing to tell.
+    The measure is the area under the ROC curve: the probability that the gate is lower at a random boundary than at a
+    random other word; 1 is perfect, 0.5 is chance. A boundary is a clause's first word ("first_word") or the comma
+    before it ("comma"). Empty if no sentence has a known boundary.
 
     Args:
-        trained: the model; if its `clauses` are not known, there is nothing to measure.
-        split: of the embedded pairs.
-        samples: sentences at most, from the beginning.
+        trained: the model; only some know their `clauses`.
+        split: "train", "valid" or "test".
+        samples: the most sentences to read, from the start.
         eval_gate: "soft", "tempered" or "hard"; None for the model's own.
-        training: as in training, with noise.
-        seed: of noise and dropout.
+        training: measure as in training, with noise.
+        seed: seeds noise and dropout.
     """
     pairs = trained.clauses(split)[:samples]
     if not any(pair.boundaries for pair in pairs):
         return []
     model, tokenizer = trained.model, next(iter(trained.tokenizers.values()))
     modules = dict(model.named_modules())
-    found: dict[Place, list[Floats]] = defaultdict(list)  # of each sentence, the mean at each word
+    found: dict[Place, list[Floats]] = defaultdict(list)  # for each sentence, the mean at each word
     with in_mode(model, eval_gate=eval_gate, training=training, seed=seed), record_gates(model) as record:
         for start in range(0, len(pairs), _BATCH):
             sources = trained.encode_lines([pair.source for pair in pairs[start : start + _BATCH]])
@@ -68,7 +68,7 @@ def boundary_auc(
 
 
 def area_under_curve(lower: Floats, higher: Floats) -> float:
-    """The probability that one of `lower` is below one of `higher`; equal ones count as half."""
+    """The probability that a value from `lower` is below one from `higher`; ties count as half."""
     ordered = np.sort(higher)
     above = len(ordered) - np.searchsorted(ordered, lower, side="right")
     equal = np.searchsorted(ordered, lower, side="right") - np.searchsorted(ordered, lower, side="left")
@@ -86,7 +86,7 @@ def _auc(means: list[Floats], pairs: list[GrammarPair], shift: int) -> float:
 
 
 def _word_starts(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
-    """Where the words of a sentence begin among its tokens."""
+    """The positions of the tokens that start a word."""
     if tokenizer.kind == "word":
         return list(range(len(ids)))
     return [place for place, token in enumerate(ids) if begins_word(tokenizer.token_of(token))]

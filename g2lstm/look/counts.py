@@ -65,17 +65,6 @@ class GateHistogram:
         if self.is_memory:
             self._halvings -= rows.log2().clamp_(*_LOG_ENDS).sum(0)
 
-    def merge(self, other: "GateHistogram") -> None:
-        """Add the counts of another histogram of the same units."""
-        if other.units != self.units:
-            raise G2Error(f"cannot merge histograms of {self.units} and {other.units} units")
-        self.counts += other.counts
-        self.steps += other.steps
-        self._sums += other._sums
-        self._open += other._open
-        self._open_sum += other._open_sum
-        self._halvings += other._halvings
-
     @property
     def units(self) -> int:
         """The hidden size."""
@@ -90,12 +79,6 @@ class GateHistogram:
     def mean(self) -> float:
         """The mean of all values."""
         return self._sums.sum().item() / self._counted()
-
-    @property
-    def unit_means(self) -> Tensor:
-        """The mean of each unit's values, (H,)."""
-        self._counted()
-        return self._sums / self.steps
 
     @property
     def below(self) -> float:
@@ -140,11 +123,11 @@ class GateHistogram:
 
 
 class GateStatistics(Mapping[Place, dict[str, GateHistogram]]):
-    """For each layer and direction of a model the histograms of its "input", "forget" and "output" gates.
+    """Histograms of the "input", "forget" and "output" gates for each layer and direction of a model.
 
     Args:
-        model: with `G2LSTM` or `torch.nn.LSTM` layers.
-        names: of the modules whose gates will come.
+        model: a model with `G2LSTM` or `torch.nn.LSTM` layers.
+        names: the names of the modules to count.
     """
 
     def __init__(self, model: nn.Module, names: Iterable[str]) -> None:
@@ -170,16 +153,16 @@ class GateStatistics(Mapping[Place, dict[str, GateHistogram]]):
 
     @property
     def mode(self) -> str:
-        """In which mode the gates were: "evaluation", "training" or, if it changed, "evaluation and training"."""
+        """The mode the gates were in: "evaluation", "training" or, if it changed, "evaluation and training"."""
         return " and ".join(word for word, is_it in (("evaluation", False), ("training", True)) if is_it in self._modes)
 
     def add(self, name: str, gates: Gates, is_token: Tensor | None = None) -> None:
-        """Counts the gates of one call of one module.
+        """Count the gates of one call of one module.
 
         Args:
-            name: of the module.
-            gates: of the call.
-            is_token: (T, B), truth values; where sequences were padded and not packed, so that padding is left out.
+            name: the module's name.
+            gates: what the call returned.
+            is_token: (T, B), false at padding, which is left out; not needed for packed sequences.
         """
         self._modes.add(gates.training)
         kept = None if is_token is None or is_token.all() else is_token.flatten().nonzero().squeeze(1)
@@ -189,32 +172,23 @@ class GateStatistics(Mapping[Place, dict[str, GateHistogram]]):
                 histogram.add(values if kept is None else values.flatten(0, 1).index_select(0, kept.to(values.device)))
 
     def drain(self, record: Mapping[str, list[Gates]], is_token: Mapping[str, Tensor] | None = None) -> None:
-        """Counts all calls of a record, and empties it.
+        """Count all calls of a record and empty it.
 
         Args:
             record: the calls of each module.
-            is_token: for the modules whose sequences were padded, see `add`.
+            is_token: see `add`; for modules that read padding.
         """
         for name, calls in record.items():
             for gates in calls:
                 self.add(name, gates, (is_token or {}).get(name))
             calls.clear()
 
-    def merge(self, other: "GateStatistics") -> None:
-        """Counts what another one counted, of the same layers."""
-        if list(self) != list(other):
-            raise G2Error("statistics of different models cannot be merged")
-        self._modes |= other._modes
-        for place, histograms in self._histograms.items():
-            for gate, histogram in histograms.items():
-                histogram.merge(other[place][gate])
-
     def counts(self, gate: str) -> Tensor:
-        """(100,) int64: the values of a gate in all layers together; see `GateHistogram.counts`."""
+        """The counts of a gate in all layers together, (100,) int64; see `GateHistogram.counts`."""
         return torch.stack([histograms[gate].counts for histograms in self.values()]).sum(0)
 
     def summary(self) -> list[dict[str, Any]]:
-        """The numbers as plain data, an entry for each layer and direction."""
+        """The numbers as plain data, one entry per layer and direction."""
         return [
             {
                 "name": place.name,

@@ -120,21 +120,21 @@ def examine(
     data_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> Findings:
-    """Counts the gates of a trained model over a split of its own data, and looks at a text.
+    """Count the gates of a trained model over a split of its own data, and read a text.
 
     Args:
         trained: the model and its tokenizers.
-        name: of the run, for people.
-        split: "train", "valid" or "test"; None to count the gates of the text alone.
-        samples: windows of text or sentence pairs at most.
-        text: a sentence to look at.
+        name: the run's name, for people.
+        split: "train", "valid" or "test"; None to count only the gates of the text.
+        samples: the most windows of text or sentence pairs to count.
+        text: a sentence to read.
         target: its translation, which the decoder reads instead of its own.
         eval_gate: "soft", "tempered" or "hard"; None for the model's own.
-        training: as in training, with noise.
-        seed: of noise, dropout, and which pairs.
-        hard_score: score the split with hard and with soft gates.
+        training: count as in training, with noise.
+        seed: seeds noise, dropout and the choice of pairs.
+        hard_score: also score the split with hard and with soft gates.
         data_dir: where the named data sets are.
-        progress: called with what is done of one of the steps, and what there is in all.
+        progress: called during each step with what is done and the total.
     """
     mode: dict[str, Any] = {"eval_gate": eval_gate, "training": training, "seed": seed}
     reading = None if text is None else trained.read(text, target=target, **mode)
@@ -143,7 +143,9 @@ def examine(
     elif reading is not None and not hard_score:
         recording = record_reading(trained, reading)
     else:
-        raise G2Error("without a split a text is looked at alone: give a text, and ask for no score")
+        raise G2Error(
+            "without a split there is nothing to score, and only a text to read; give a text, and no hard_score"
+        )
     numbers: dict[str, Any] = {
         "run": name,
         "task": trained.recipe.task,
@@ -163,7 +165,7 @@ def examine(
 
 
 def _sentence(reading: Reading) -> dict[str, Any]:
-    """A reading as plain data: of the gates, the means over units at each token."""
+    """A reading as plain data; the gates are averaged over units."""
     numbers: dict[str, Any] = {"tokens": reading.tokens, "unknown": reading.unknown}
     numbers["layers"] = [
         {
@@ -191,15 +193,14 @@ def score_by_gate(
     data_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """{"metric": "perplexity" or "bleu", "soft": ..., "hard": ..., and over how much of what}.
+    """Score a split with soft and with hard gates: {"metric": ..., "soft": ..., "hard": ..., "split": ..., ...}.
 
     Args:
         trained: the model and its tokenizers.
-        split: of its own data.
-        samples: of a language model's text as many windows at most, of a translation model's as many sentences, from
-            the beginning.
+        split: "train", "valid" or "test".
+        samples: the most windows of text or sentences to score, from the start.
         data_dir: where the named data sets are.
-        progress: called with what is done of one of the two readings, and what there is in all.
+        progress: called during each of the two scorings with what is done and the total.
     """
     values = {
         gate: trained.score_split(Scoring(split, gate, samples=samples, data_dir=data_dir), progress).values
@@ -211,17 +212,17 @@ def score_by_gate(
 
 
 def named_runs(paths: Sequence[Path]) -> dict[str, RunDirectory]:
-    """Runs by the names of their directories, or by their paths where two are alike.
+    """Runs by the names of their directories, or by their paths where two have the same name.
 
     Raises:
-        G2Error: one of them is no run, has no trained model, or is given twice.
+        G2Error: one is not a run, has no trained model, or is given twice.
     """
     resolved = [path.resolve() for path in paths]
     if twice := [path for path, place in zip(paths, resolved, strict=True) if resolved.count(place) > 1]:
-        raise G2Error(f"the run {twice[0]} is given twice; give each once")
+        raise G2Error(f"the run {twice[0]} is given twice; give it once")
     names = [place.name for place in resolved]
     keys = [name if names.count(name) == 1 else str(path) for name, path in zip(names, paths, strict=True)]
     runs = {key: RunDirectory.open(path) for key, path in zip(keys, paths, strict=True)}
     for run in runs.values():
-        run.training_facts()  # raises where there is no model
+        run.training_facts()  # raises if there is no model
     return runs

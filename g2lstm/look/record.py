@@ -18,10 +18,10 @@ from g2lstm.tasks.trained import Progress, Trained
 
 @contextmanager
 def watch(model: nn.Module) -> Iterator[GateStatistics]:
-    """Counts the gates of every `G2LSTM` and `torch.nn.LSTM` inside `model` while the block runs, and keeps none.
+    """Count the gates of every `G2LSTM` and `torch.nn.LSTM` inside `model` while the block runs, without keeping them.
 
-    The mode is the model's own: call `model.eval()` before, or see the noise of training. Sequences of different
-    lengths should be packed, or their padding is counted too.
+    The model stays in its mode: call `model.eval()` first, unless you want to see the noise of training. Pack
+    sequences of different lengths, or their padding is counted too.
 
     Examples:
         >>> with g2lstm.look.watch(model.eval()) as statistics:
@@ -32,7 +32,7 @@ def watch(model: nn.Module) -> Iterator[GateStatistics]:
     """
     with record_gates(model) as record, ExitStack() as stack:
         statistics = GateStatistics(model, record)
-        stack.callback(statistics.drain, record)  # what a call by another way than the module's own has left
+        stack.callback(statistics.drain, record)  # calls of `forward` itself run no hook
         for name, module in model.named_modules():
             if name in record:
                 hook = module.register_forward_hook(lambda *_: statistics.drain(record))
@@ -42,10 +42,10 @@ def watch(model: nn.Module) -> Iterator[GateStatistics]:
 
 @dataclass(frozen=True)
 class Recording:
-    """What was counted.
+    """Gates that were counted.
 
     Attributes:
-        statistics: the gates.
+        statistics: the counts.
         mode: evaluation or training, in words.
         data: which text, and how much of it.
     """
@@ -66,21 +66,21 @@ def record_split(
     data_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> Recording:
-    """Counts the gates of a trained model on a split of its own data. Memory does not grow with the samples.
+    """Count the gates of a trained model on a split of its own data, in constant memory.
 
-    A language model reads windows of its text, those of validation: as many columns side by side and as many steps, the
-    state carried from one window to the next; the first ones of each column are taken. A translation model reads pairs,
-    the target given, in encoder and decoder; they are drawn at random and no longer than those of training.
+    A language model reads windows of text as in validation: columns side by side, with the state carried over, from
+    the start of each column. A translation model reads random pairs, no longer than those of training, and its decoder
+    reads the given target.
 
     Args:
         trained: the model and its tokenizers.
         split: "train", "valid" or "test".
-        samples: how many windows or pairs at most.
+        samples: the most windows or pairs to read.
         eval_gate: "soft", "tempered" or "hard"; None for the model's own.
-        training: as in training, with noise.
-        seed: of noise, dropout, and which pairs.
+        training: count as in training, with noise.
+        seed: seeds noise, dropout and the choice of pairs.
         data_dir: where the named data sets are.
-        progress: called with the samples done and those in all.
+        progress: called with the samples done and the total.
     """
     if samples < 1:
         raise G2Error(f"samples must be at least 1, got {samples}")
@@ -97,7 +97,7 @@ def record_split(
 
 
 def record_reading(trained: Trained, reading: Reading) -> Recording:
-    """Counts the gates of one text, as it was read."""
+    """Count the gates of a text that was read."""
     statistics = GateStatistics(trained.model, dict.fromkeys(layer.name for layer in reading.layers))
     for layer in reading.layers:
         for gate, histogram in statistics[layer.place].items():

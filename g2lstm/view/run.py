@@ -1,4 +1,4 @@
-"""`ViewedRun`: a run that the page shows, with the one thread that loads it and makes its readings."""
+"""`ViewedRun`: a run that the page shows, with the one thread that loads its model and reads with it."""
 
 import asyncio
 import logging
@@ -15,32 +15,32 @@ from g2lstm.runs.trained import load
 from g2lstm.tasks.reading import Reading
 from g2lstm.tasks.trained import Trained
 
-MAX_WAITING = 200  # requests; more are told to come back
-CACHE_BYTES = 16 * 2**20  # some forty sentences of thirty words on a small model
+MAX_WAITING = 200  # requests; others are asked to try again
+CACHE_BYTES = 16 * 2**20  # about forty sentences of thirty words with a small model
 EXAMPLES = 6
 
 Result = TypeVar("Result")
 
 
 class NotReadyError(Exception):
-    """The run cannot answer now: it is loading, has failed, or has too much to do; the text says which."""
+    """The run can't answer now: it is loading, has failed or is too busy; the message says which."""
 
 
 class ViewedRun:
-    """A run by the name that the page calls it.
+    """A run under the name that the page uses.
 
-    Its model is read by one thread only, since a model has one gate mode at a time; other runs, the state of this one
-    and the page's files are answered meanwhile.
+    Only one thread uses its model, since a model has one gate mode at a time. Requests for other runs, for this run's
+    state and for the page's files don't wait for that thread.
 
     Args:
         name: unique among the runs shown.
-        directory: where it is.
-        data_dir: where named data sets are.
+        directory: the run directory.
+        data_dir: where the named data sets are.
 
     Attributes:
         state: "loading", "ready" or "failed".
         message: why it failed.
-        examples: sentences to begin with.
+        examples: sentences to start with.
     """
 
     def __init__(self, name: str, directory: RunDirectory, data_dir: Path | None = None) -> None:
@@ -59,19 +59,19 @@ class ViewedRun:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"view-{name}")
 
     def start(self) -> None:
-        """Begins to load the model, in the background."""
+        """Start to load the model in the background."""
         self._thread.submit(self._load)
 
     def stop(self) -> None:
-        """Drops what has not begun."""
+        """Drop the work that has not started."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def reading(self, text: str, gate: str) -> Reading:
-        """What the model makes of a cleaned sentence with "soft", "tempered" or "hard" gates."""
+        """How the model reads a cleaned sentence with "soft", "tempered" or "hard" gates."""
         return await self._do(lambda: self._read(text, gate))
 
     async def statistics(self) -> GatesFile | None:
-        """The gates over a split: as `g2lstm gates` counted them, else counted now; None if the text is not here."""
+        """Counts of the gates: those of `g2lstm gates`, or counted now; None if there is no text to count on."""
         return await self._do(self._count)
 
     async def _do(self, work: Callable[[], Result]) -> Result:
@@ -80,7 +80,7 @@ class ViewedRun:
         if self.state == "failed":
             raise NotReadyError(self.message)
         if self._waiting >= MAX_WAITING:
-            raise NotReadyError(f"{self.name} has {MAX_WAITING} requests to answer; try again in a moment")
+            raise NotReadyError(f"{self.name} is answering {MAX_WAITING} other requests; try again in a moment")
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -92,7 +92,7 @@ class ViewedRun:
             self._trained = load(self.directory.path)
             self.examples = self._trained.examples(EXAMPLES, self._data_dir)
             self.state = "ready"
-        except Exception as error:  # the page must say so, whatever it is
+        except Exception as error:  # whatever it is, the page must say so
             if not isinstance(error, G2Error):
                 logging.getLogger(__name__).exception("cannot load %s", self.name)
             self.message = str(error) or type(error).__name__

@@ -73,7 +73,7 @@ def test_runs_modes_layers_and_gates_can_be_switched(open_page):
     page.get_by_label("Run", exact=True).select_option("lstm")
     expect(layers).not_to_have_text(soft)
     other = layers.text_content()
-    page.get_by_label("Reading of the gates").first.select_option("hard")
+    page.get_by_label("Gate mode").first.select_option("hard")
     expect(layers).not_to_have_text(other)
     assert page.locator("[data-column=a] .words").count() == 2
     second = cells(page, layer=1)
@@ -109,7 +109,7 @@ def test_two_runs_side_by_side_show_the_units_of_one_word(open_page):
 
 def test_a_permalink_shows_the_same(open_page):
     page = open_page(f"{START}&b=lstm")
-    page.get_by_label("Reading of the gates").nth(1).select_option("tempered")
+    page.get_by_label("Gate mode").nth(1).select_option("tempered")
     page.locator("#layer").select_option("layers.1")
     page.locator("#rows input[value=output]").check()
     page.get_by_label("stretch colours").check()
@@ -129,7 +129,7 @@ def test_links_that_make_no_sense_are_harmless(open_page):
     page = open_page(
         "#text=the+cat&a=nowhere&rows=x&agate=open&at=layers.9:99&unit=-4&layer=none&__proto__=1", wait=None
     )
-    page.wait_for_selector("text=The link names the run “nowhere”")
+    page.wait_for_selector("text=The link is for the run “nowhere”")
     page.get_by_label("Run", exact=True).select_option("g2")
     page.wait_for_selector(".word")
     assert tokens(page) == ["<eos>", "the", "cat"]
@@ -188,11 +188,11 @@ def test_messages(open_page):
     type_sentence(page, "")
     page.wait_for_selector("text=Type a sentence, or pick one")
     type_sentence(page, "cat " * 201)
-    page.wait_for_selector("text=The sentence has 201 words, and at most 200 are read.")
+    page.wait_for_selector("text=The sentence has 201 words. Shorten it to at most 200.")
     type_sentence(page, "x" * 4001)
     page.wait_for_selector("text=The text has 4,001 characters")
     type_sentence(page, "zebras yodel")
-    page.wait_for_selector("text=None of these words is in the model's vocabulary")
+    page.wait_for_selector("text=None of these words is in the model’s vocabulary")
     assert page.locator("[data-column=a] .word.unknown").count() == 4
     type_sentence(page, "the cats sat")
     page.wait_for_selector("text=1 of 3 words is unknown")
@@ -222,7 +222,7 @@ def test_when_the_server_is_gone_and_comes_back(open_page):
     page = open_page(START)
     page.route("**/api/**", lambda route: route.abort())
     type_sentence(page, "a dog")
-    page.wait_for_selector("text=The server does not answer")
+    page.wait_for_selector("text=The server doesn’t answer")
     page.unroute("**/api/**")
     expect(words_of(page)).to_have_count(3)
     assert page.locator("#gone").is_hidden()
@@ -373,7 +373,7 @@ def test_gates_are_read_as_the_recipe_says_unless_another_reading_is_chosen(open
     tell_of_run(page, 0, gate="hard")
     page.locator("#value").select_option("decided")
     expect(words_of(page)).to_have_count(8)
-    reading = page.get_by_label("Reading of the gates").first
+    reading = page.get_by_label("Gate mode").first
     assert reading.input_value() == "hard"
     assert set(cells(page, gate="forget")) == {"1.0"}
     reading.select_option("soft")

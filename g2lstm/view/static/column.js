@@ -1,4 +1,4 @@
-// A column of the page: one run, one reading of its gates, and all that is drawn of it.
+// A column of the page: one run, one gate mode, and everything drawn about it.
 
 import { make, setOptions } from "./dom.js";
 import { drawLayer, GATES, keyOf } from "./heat.js";
@@ -10,19 +10,19 @@ import { UnitsPanel } from "./units.js";
 export const MODES = { soft: "soft gates", tempered: "tempered gates", hard: "hard gates" };
 
 export class Column {
-  /* id: "a" or "b", the state's key of its run. page: the state, what the server told (known), and what to call: change
-     with new values of the state, gone when the server does not answer, retry when it was busy. */
+  /* id: "a" or "b", the key of its run in the state. page: the state, what the server said (known), and functions to
+     call: change with new values of the state, gone if the server doesn't answer, retry if it was busy. */
   constructor(id, page) {
     this.id = id;
     this.page = page;
     this.root = document.querySelector(`[data-column="${id}"]`);
     this.run = make("select", { "aria-label": id === "a" ? "Run" : "Run to compare with" });
-    this.mode = make("select", { "aria-label": "Reading of the gates" },
+    this.mode = make("select", { "aria-label": "Gate mode" },
       ...Object.entries(MODES).map(([value, textContent]) => make("option", { value, textContent })));
     this.facts = make("p", { className: "quiet facts" });
     this.status = make("p", { className: "status", role: "status" });
     this.layers = make("div", { className: "layers" });
-    this.below = make("div", { className: "below" }); // the layers after the one whose units are shown
+    this.below = make("div", { className: "below" }); // layers below the one whose units are shown
     this.outcome = make("div", { className: "outcomes" });
     this.units = new UnitsPanel(page.change);
     this.split = new SplitPanel(page.gone);
@@ -61,7 +61,7 @@ export class Column {
 
   forget() { this.asked = null; }
 
-  // Asks for the sentence, if it is another than before; afterwards there is a reading, or a message.
+  // Asks for the sentence if it has changed; afterwards there is a reading or a message.
   async load() {
     const { known, state } = this.page;
     const { run: name, text, gate } = this.question();
@@ -75,13 +75,13 @@ export class Column {
     this.split.setRun(run);
     const words = text.trim() ? text.trim().split(/\s+/).length : 0;
     if (!name) return this.clear("");
-    if (!run) return this.clear(`The link names the run “${name}”, which is not shown here. Choose another.`, "bad");
+    if (!run) return this.clear(`The link is for the run “${name}”, which isn’t shown here. Choose another.`, "bad");
     if (run.state === "failed") return this.clear(`${run.name} cannot be shown: ${run.message}`, "bad");
     if (run.state === "loading") return this.clear(`${run.name} is loading …`, "busy");
     if (!words) return this.clear("Type a sentence, or pick one, to see its gates.");
     if (words > known.limits.words) {
       const most = known.limits.words;
-      return this.clear(`The sentence has ${words} words, and at most ${most} are read. Shorten it.`, "bad");
+      return this.clear(`The sentence has ${words} words. Shorten it to at most ${most}.`, "bad");
     }
     const asked = JSON.stringify([state.text, name, gate]);
     if (this.asked === asked) return this.arriving;
@@ -107,7 +107,7 @@ export class Column {
     }
   }
 
-  // The layers that the state asks for; all of them if this run has no such layer.
+  // The layers that the state asks for; all if this run has no such layer.
   visible() {
     const layers = this.reading?.layers ?? [];
     const found = layers.filter((layer) => keyOf(layer) === this.page.state.layer);
@@ -164,8 +164,8 @@ function remark(reading) {
   const words = reading.tokens[side].length - 1; // and <eos>
   const unknown = reading.unknown[side].length;
   if (!unknown) return "";
-  if (unknown === words) return "None of these words is in the model's vocabulary: it reads each as <unk>.";
-  return `${unknown} of ${words} words ${unknown === 1 ? "is" : "are"} unknown to the model (dotted): it reads <unk>.`;
+  if (unknown === words) return "None of these words is in the model’s vocabulary; it reads each as <unk>.";
+  return `${unknown} of ${words} words ${unknown === 1 ? "is" : "are"} unknown to the model (dotted); it reads <unk> instead.`;
 }
 
 export const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;

@@ -12,7 +12,7 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
-// Leaves an open list alone if nothing has changed in it. options: pairs of a value and its text.
+// Leaves an open list alone if its options have not changed. options: pairs of a value and its text.
 export function setOptions(select, options) {
   const signature = JSON.stringify(options);
   if (select.dataset.options === signature) return;
@@ -22,7 +22,7 @@ export function setOptions(select, options) {
 
 export const say = (text) => { find("said").textContent = text; };
 
-// A colour of the style sheets, as it is in the present theme.
+// A colour from the style sheets, as the current theme has it.
 export function colour(name) {
   const box = find("tip");
   box.style.outlineColor = `var(--${name})`;

@@ -24,7 +24,7 @@ const luminance = (rgb) => {
 
 export const css = (rgb) => `rgb(${rgb.map(Math.round).join(" ")})`;
 
-// Whichever of black and white is easier to read upon it: at least 4.5 to 1.
+// Black or white, whichever reads better on a colour: contrast is at least 4.5:1.
 export const inkOn = (rgb) => (luminance(rgb) > 0.179 ? "#000" : "#fff");
 
 export const short = (value) => (value >= 0.995 ? "1.0" : value.toFixed(2).slice(1));
@@ -123,7 +123,7 @@ function moveFocus(event) {
   goal.focus();
 }
 
-// Where the words of a list begin a new line, the gates' letters stand before them.
+// The letters of the gates stand before each line of words.
 const lines = new ResizeObserver((entries) => {
   for (const { target } of entries) {
     let top = null;

@@ -1,4 +1,4 @@
-// What a model makes of the sentence: the next words it expects, or its translation and where it looked.
+// What a model makes of the sentence: the next words it expects, or its translation with attention.
 
 import { make, tip } from "./dom.js";
 import { paint, short } from "./heat.js";
@@ -39,7 +39,7 @@ function drawAttention(reading) {
       return cell;
     })));
   const table = make("table", { className: "attention" }, make("thead", {}, head), make("tbody", {}, ...rows));
-  const explained = "Each row is a word of the translation, each column a word that it may look at.";
+  const explained = "Each row is a word of the translation; its cells show how much it looks at each source word.";
   const scroll = make("div", { className: "scroll", tabIndex: 0, role: "group", "aria-label": "Attention" }, table);
   return section("Attention", make("p", { className: "quiet", textContent: explained }), scroll);
 }

@@ -5,8 +5,8 @@ import { find, say, setOptions, tip } from "./dom.js";
 import { drawLegend, GATES, keyOf, rangeOf } from "./heat.js";
 import * as server from "./server.js";
 
-// a and b are runs, agate and bgate readings of their gates ("" for the run's own), at is the word whose units are shown,
-// gate and unit are those of its units. All are texts.
+// a and b are runs, agate and bgate their gate modes ("" for the run's own), at is the word whose units are shown, gate
+// and unit say which of its units. All are strings.
 const START = {
   text: "", a: "", agate: "", b: "", bgate: "", layer: "all", rows: "all", value: "means", stretch: "", at: "",
   gate: "forget", unit: "",
@@ -23,7 +23,7 @@ const page = {
     show();
   },
   gone() {
-    tell("The server does not answer. Is “g2lstm view” still running? Trying again …");
+    tell("The server doesn’t answer. Is “g2lstm view” still running? Trying again …");
     for (const column of columns) column.forget();
     refreshIn(2000);
   },
@@ -31,7 +31,7 @@ const page = {
 };
 const columns = ["a", "b"].map((id) => new Column(id, page));
 
-// The address holds everything that is not as at the start.
+// The address holds everything that differs from the start.
 
 function readAddress() {
   Object.assign(page.state, START);
@@ -61,7 +61,7 @@ function draw() {
   const range = state.stretch && layers.length ? rangeOf(layers, gates, state.value) : [0, 1];
   const top = () => document.activeElement.getBoundingClientRect().top;
   const before = top();
-  tip.hide(); // what it stood at may be gone
+  tip.hide(); // its word may be gone
   drawLegend(range);
   fillLayers();
   for (const column of columns) {
@@ -91,7 +91,7 @@ function fillLayers() {
   find("layer").value = layers.some(([key]) => key === page.state.layer) ? page.state.layer : "all";
 }
 
-// The server: its runs at first, while they load, and after it was gone.
+// The server is asked for its runs at the start, while they load, and after it was gone.
 
 let timer = null;
 
@@ -121,7 +121,7 @@ async function refresh() {
   await show();
 }
 
-// Without an address: the first run, the next of its kind beside it, and an example.
+// Without an address: the first run, the next run of the same task beside it, and an example.
 function setDefaults() {
   const { known: { runs }, state } = page;
   if (!state.a) {
@@ -163,9 +163,9 @@ find("link").addEventListener("click", async () => {
   try {
     await navigator.clipboard.writeText(location.href);
     find("link").textContent = "Copied";
-    say("The link was copied.");
+    say("Link copied.");
   } catch {
-    find("link").textContent = "It is in the address bar";
+    find("link").textContent = "See the address bar";
   }
   setTimeout(() => { find("link").textContent = "Copy link"; }, 2000);
 });

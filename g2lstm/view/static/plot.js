@@ -1,4 +1,4 @@
-// How Plotly's drawings look; and those that are compared have one scale.
+// How Plotly's drawings look. Drawings that are compared share one scale.
 
 import { colour } from "./dom.js";
 import { GATES } from "./heat.js";
@@ -8,7 +8,7 @@ const COLOURS = ["c0", "c1", "c5"];
 
 export const CONFIG = { displayModeBar: false, responsive: true };
 
-// A line whose colour and dashes tell which gate it is.
+// Each gate has its own colour and dashes.
 export function curveOf(gate, isChosen = false) {
   const line = { dash: LINES[gate], width: isChosen ? 3 : 1.7, color: colour(COLOURS[GATES.indexOf(gate)]) };
   return { type: "scatter", name: gate, line };
@@ -24,10 +24,9 @@ export function layoutOf(xTitle, yTitle, xRange, yRange) {
   };
 }
 
-const compared = new Map(); // by what is compared: the drawings, and the highest value of each
+const compared = new Map(); // by name of the comparison: the drawings, and the highest value of each
 
-/* Draws one of those that are compared with each other, which have one name: all that can be seen of them have the scale
-   of the highest. */
+/* Draws one of the drawings of a comparison; all visible ones get the scale of the highest. */
 export async function drawCompared(plotly, name, plot, traces, layout) {
   const tops = compared.get(name) ?? new Map();
   compared.set(name, tops.set(plot, Math.max(...traces.flatMap(({ y }) => y))));

@@ -1,4 +1,4 @@
-// Questions to the server. Refused: it answered with an error; Gone: it did not answer.
+// Questions to the server. Refused: it answered with an error. Gone: it did not answer.
 
 export class Refused extends Error {
   constructor(status, message) {
@@ -23,7 +23,7 @@ async function ask(path, options) {
     response = await fetch(path, { cache: "no-store", credentials: "omit", ...options });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Gone("the server does not answer");
+    throw new Gone("the server doesn’t answer");
   }
   let answer;
   try {
@@ -38,7 +38,7 @@ async function ask(path, options) {
 
 let plotly = null;
 
-// Plotly is large, so it comes when the first drawing needs it.
+// Plotly is large, so it is loaded when the first drawing needs it.
 export function loadPlotly() {
   plotly ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
@@ -47,7 +47,7 @@ export function loadPlotly() {
     script.onerror = () => {
       plotly = null;
       script.remove();
-      reject(new Gone("the drawing library did not come"));
+      reject(new Gone("the drawing library could not be loaded"));
     };
     document.head.append(script);
   });

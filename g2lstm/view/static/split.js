@@ -1,4 +1,4 @@
-// The histograms of all gates over a split of the data, layer by layer; asked for when they are opened.
+// Histograms of all gates over a split of the data, layer by layer; loaded when opened.
 
 import { make } from "./dom.js";
 import { GATES, keyOf } from "./heat.js";
@@ -43,7 +43,7 @@ export class SplitPanel {
         this.answer = answer;
       }
       if (this.answer.command) {
-        this.message.replaceChildren("The text to count on is not here. This counts the gates: ",
+        this.message.replaceChildren("There is no text here to count on. To count the gates, run: ",
           make("code", { textContent: this.answer.command }));
         return;
       }

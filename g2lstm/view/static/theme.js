@@ -1,4 +1,4 @@
-// Light or dark: the system's choice unless the visitor made one. It runs before the page is drawn, which never flashes.
+// Light or dark: the system's choice unless the visitor made one. Runs before the page is drawn, so it never flashes.
 (() => {
   const ORDER = ["auto", "light", "dark"];
   const root = document.documentElement;
@@ -17,7 +17,7 @@
     apply(root.dataset.theme);
     document.getElementById("theme").addEventListener("click", () => {
       const next = ORDER[(ORDER.indexOf(root.dataset.theme) + 1) % ORDER.length];
-      try { localStorage.setItem("theme", next); } catch { /* it is kept for this visit only */ }
+      try { localStorage.setItem("theme", next); } catch { /* kept for this visit only */ }
       apply(next);
     });
   });

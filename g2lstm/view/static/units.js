@@ -1,4 +1,4 @@
-// One word's units: every unit's gate as a square, their histogram, and one unit along the whole sentence.
+// The units of one word: each unit's gate as a square, their histogram, and one unit along the whole sentence.
 
 import { colour, make, tip } from "./dom.js";
 import { colourOf, css, GATES, LETTERS } from "./heat.js";
@@ -29,7 +29,7 @@ export class UnitsPanel {
     }));
     const close = make("button", { type: "button", className: "plain", textContent: "Close" });
     close.addEventListener("click", () => {
-      this.element.closest(".column").querySelector(".word[aria-pressed=true]")?.focus(); // where the visitor came from
+      this.element.closest(".column").querySelector(".word[aria-pressed=true]")?.focus(); // where the focus came from
       change({ at: "", unit: "" });
     });
     const bar = make("div", { className: "line" }, this.gates,
@@ -161,5 +161,5 @@ export class UnitsPanel {
 
 const cut = (token) => (token.length > 12 ? `${token.slice(0, 11)}…` : token);
 
-// Plotly reads some HTML in labels: what a visitor typed must stay text.
+// Plotly interprets some HTML in labels, but what a visitor typed must stay text.
 const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
