@@ -9,7 +9,7 @@ import typer
 
 from g2lstm.cli.options import EvalGate, Json, Run
 from g2lstm.cli.output import print_json
-from g2lstm.errors import G2Error
+from g2lstm.errors import G2Error, needs
 
 
 def export(
@@ -32,7 +32,8 @@ def export(
 
     Example: `g2lstm export runs/ptb-small --format onnx --out device/words.onnx`
     """
-    from g2lstm.export.onnx import export_onnx
+    with needs("export", "g2lstm export"):
+        from g2lstm.export.onnx import export_onnx
     from g2lstm.runs.trained import load
 
     if file_format != "onnx":

@@ -9,7 +9,7 @@ import typer
 
 from g2lstm.cli.options import DataDir
 from g2lstm.cli.output import say, tell
-from g2lstm.errors import G2Error
+from g2lstm.errors import G2Error, needs
 
 
 def view(
@@ -30,12 +30,10 @@ def view(
 
     Example: `g2lstm view runs/ptb-small runs/ptb-small+small`
     """
-    try:
+    with needs("view", "g2lstm view"):
         import uvicorn
 
         from g2lstm.view.server import LOOPBACK, create_app
-    except ModuleNotFoundError as error:
-        raise G2Error(f"the page needs {error.name}; install it with: pip install 'g2lstm[view]'") from None
     import torch
 
     from g2lstm.look.examine import named_runs

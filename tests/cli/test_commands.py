@@ -21,6 +21,11 @@ def test_as_a_process_of_its_own():
     assert "Traceback" in done.stderr
 
 
+def test_the_command_line_starts_without_torch():
+    code = "import sys; import g2lstm.cli.main; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
 def test_help_and_version():
     assert "demo" in run("--help").stdout
     assert run("--version").stdout.startswith("g2lstm ")

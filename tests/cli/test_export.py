@@ -1,31 +1,16 @@
 """`g2lstm export` as a user meets it, in process."""
 
 import json
-import sys
 
 import pytest
 
-from g2lstm.cli.main import main
 from g2lstm.compression.model import compress
 from g2lstm.runs.trained import load
+from tests.cli.command import run as command
 from tests.export.trained import language_run, translation_run
 
 
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """Runs the command line; gives exit code, standard output and standard error."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["g2lstm", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capsys.readouterr()
-        return left.value.code, out, err
-
-    return run
-
-
-def test_a_language_model(command, tmp_path):
+def test_a_language_model(tmp_path):
     run = language_run(tmp_path / "lm")
     code, out, err = command("export", run, "--format", "onnx")
     assert (code, err) == (0, "")
@@ -39,7 +24,7 @@ def test_a_language_model(command, tmp_path):
     assert scope["log_probabilities"].shape[:2] == (1, 1)
 
 
-def test_a_translation_model_as_json(command, tmp_path):
+def test_a_translation_model_as_json(tmp_path):
     run = translation_run(tmp_path / "mt")
     code, out, _ = command("export", run, "--out", tmp_path / "device" / "de-en.onnx", "--json", "--eval-gate", "hard")
     assert code == 0
@@ -49,7 +34,7 @@ def test_a_translation_model_as_json(command, tmp_path):
     assert facts["difference"] <= facts["tolerance"]
 
 
-def test_what_becomes_float32_is_told_on_standard_error(command, tmp_path, monkeypatch):
+def test_what_becomes_float32_is_told_on_standard_error(tmp_path, monkeypatch):
     run = language_run(tmp_path / "lm")
     trained = load(run)
     trained.model = compress(trained.model, "embedding=int8")
@@ -70,7 +55,7 @@ def test_what_becomes_float32_is_told_on_standard_error(command, tmp_path, monke
         (["--eval-gate", "open"], "eval_gate must be one of"),
     ],
 )
-def test_mistakes(command, tmp_path, arguments, message):
+def test_mistakes(tmp_path, arguments, message):
     run = language_run(tmp_path / "lm")
     code, out, err = command("export", run, *arguments)
     assert (code, out) == (2, "")
@@ -79,7 +64,7 @@ def test_mistakes(command, tmp_path, arguments, message):
     assert not (run / "export").exists()
 
 
-def test_mistakes_in_the_run(command, tmp_path):
+def test_mistakes_in_the_run(tmp_path):
     code, _, err = command("export", tmp_path / "nowhere")
     assert code == 2
     assert "is not a run directory" in err

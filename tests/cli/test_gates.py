@@ -1,17 +1,20 @@
 """`g2lstm gates` from the command line: files, numbers, the mode, and bad input that leaves nothing behind."""
 
 import json
-import sys
 
 import pytest
 import torch
 
 import g2lstm
-from g2lstm.cli.main import main
-from g2lstm.look import record_split
+from g2lstm.look import gallery, record_split
 from g2lstm.look.boundaries import boundary_auc
 from g2lstm.runs.directory import RunDirectory
+from tests.cli.command import run as command
 from tests.look.toys import grammar_run, language_run, translation_run
+
+
+def run(*arguments):
+    return command("gates", *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -26,21 +29,22 @@ def folder(tmp_path_factory):
         yield folder
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Runs the command in this process: exit code, standard output, standard error."""
+@pytest.fixture(autouse=True)
+def _quick_pictures(request, monkeypatch):
+    """Writes empty pictures, whose names alone matter here, in all tests but the first."""
 
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["g2lstm", "gates", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return ended.value.code, captured.out, captured.err
+    def save(figure, path):
+        files = [path.with_name(f"{path.name}.{ending}") for ending in ("png", "svg")]
+        for file in files:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+        return files
 
-    return run
+    if request.function is not test_a_language_model:
+        monkeypatch.setattr(gallery, "save", save)
 
 
-def test_a_language_model(folder, run, tmp_path):
+def test_a_language_model(folder, tmp_path):
     code, output, _ = run(folder / "g2", "--text", "the cat Xylophon", "--out", tmp_path / "new" / "folder")
     assert code == 0
     assert "g2: evaluation, soft gates; split valid" in output
@@ -60,7 +64,7 @@ def test_a_language_model(folder, run, tmp_path):
     assert names == {"gates.json", *(f"{name}.{ending}" for name in pictures for ending in ("png", "svg"))}
 
 
-def test_a_translation_model_in_its_own_folder(folder, run):
+def test_a_translation_model_in_its_own_folder(folder):
     code, output, _ = run(
         folder / "mt", "--text", "die katze lief .", "--samples", 5, "--hard-score", "--training", "--json"
     )
@@ -77,7 +81,7 @@ def test_a_translation_model_in_its_own_folder(folder, run):
     assert (folder / "mt" / "gates" / "units-encoder-1-backward.svg").is_file()
 
 
-def test_runs_are_compared(folder, run, tmp_path):
+def test_runs_are_compared(folder, tmp_path):
     arguments = [folder / "plain", folder / "g2", "--samples", 3, "--seed", 4, "--eval-gate", "hard", "--out", tmp_path]
     code, output, _ = run(*arguments, "--hard-score")
     assert code == 0
@@ -88,7 +92,7 @@ def test_runs_are_compared(folder, run, tmp_path):
     assert [each["method"] for each in found["runs"]] == ["sigmoid", "gumbel"]
 
 
-def test_clause_boundaries_of_the_embedded_pairs(folder, run, tmp_path):
+def test_clause_boundaries_of_the_embedded_pairs(folder, tmp_path):
     path = grammar_run(folder)
     code, output, _ = run(path, "--samples", 40, "--out", tmp_path, "--seed", 1)
     assert code == 0
@@ -99,7 +103,7 @@ def test_clause_boundaries_of_the_embedded_pairs(folder, run, tmp_path):
     assert f"clause boundaries by encoder 1, backward: {expected}" in output
 
 
-def test_clause_boundaries_of_two_runs(folder, run, tmp_path):
+def test_clause_boundaries_of_two_runs(folder, tmp_path):
     paths = [grammar_run(folder, name, method=name) for name in ("sigmoid", "gumbel")]
     code, output, _ = run(*paths, "--samples", 30, "--out", tmp_path)
     assert code == 0
@@ -111,7 +115,7 @@ def test_clause_boundaries_of_two_runs(folder, run, tmp_path):
     assert shown == [f"{area['first_word']:.3f} at the first word, {area['comma']:.3f} at the comma" for area in areas]
 
 
-def test_the_gates_over_training_time(folder, run, tmp_path):
+def test_the_gates_over_training_time(folder, tmp_path):
     path = language_run(folder, "counted")
     facts = {"step": 0, "epoch": 0, "seconds": 0.0, "skipped": 0}
     RunDirectory(path).append_metrics({"kind": "valid", **facts, "tokens": 0, "loss": 1.0})
@@ -129,7 +133,7 @@ def test_the_gates_over_training_time(folder, run, tmp_path):
     assert (tmp_path / "history.svg").is_file()
 
 
-def test_a_text_alone_needs_no_data(folder, run, tmp_path):
+def test_a_text_alone_needs_no_data(folder, tmp_path):
     code, output, _ = run(folder / "g2", "--text", "<b> 猫 \x07", "--split", "none", "--out", tmp_path)
     assert code == 0
     assert "the text, 4 text tokens" in output
@@ -158,7 +162,7 @@ def test_a_text_alone_needs_no_data(folder, run, tmp_path):
         (["g2", "--eval-gate", "firm"], "eval_gate must be one of"),
     ],
 )
-def test_bad_input_is_one_line_and_writes_nothing(folder, run, tmp_path, arguments, message):
+def test_bad_input_is_one_line_and_writes_nothing(folder, tmp_path, arguments, message):
     named = {name: folder / name for name in ("g2", "mt", "nothing", "cache")} | {"again": folder / "mt" / ".." / "g2"}
     paths = [named.get(argument, argument) for argument in arguments]
     code, output, errors = run(*paths, "--out", tmp_path / "out")
@@ -169,7 +173,7 @@ def test_bad_input_is_one_line_and_writes_nothing(folder, run, tmp_path, argumen
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_without_a_model(folder, run, tmp_path):
+def test_a_run_without_a_model(folder, tmp_path):
     import shutil
 
     shutil.copytree(folder / "g2", tmp_path / "g2")
@@ -180,7 +184,7 @@ def test_a_run_without_a_model(folder, run, tmp_path):
     assert not (tmp_path / "g2" / "gates").exists()
 
 
-def test_where_the_comparison_goes(folder, run, tmp_path):
+def test_where_the_comparison_goes(folder, tmp_path):
     code, _, errors = run(folder / "plain", folder / "g2")
     assert code == 2
     assert "choose one with --out" in errors

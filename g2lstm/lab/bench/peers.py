@@ -1,4 +1,4 @@
-"""Other ways to run a stack of LSTM layers step by step, which `g2lstm bench infer` is measured against."""
+"""Other runtimes that run a stack of LSTM layers step by step: the peers of `g2lstm bench infer`."""
 
 import logging
 import tempfile
@@ -12,17 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from g2lstm.errors import G2Error
+from g2lstm.errors import G2Error, needs
 
 Vectors: TypeAlias = NDArray[np.float32]
-Runner: TypeAlias = Callable[[int], Vectors]  # makes so many steps, from where the last call left off; the last output
-Peer: TypeAlias = Callable[[nn.LSTM, Vectors], Runner]  # given the inputs (N, I), which are read over and over
+Runner: TypeAlias = Callable[[int], Vectors]  # takes this many more steps and returns the last output
+Peer: TypeAlias = Callable[[nn.LSTM, Vectors], Runner]  # given the inputs (N, I), which it reads over and over
 
 _OPSET, _IR = 17, 10
 
 
 def torch_float32(lstm: nn.LSTM, inputs: Vectors) -> Runner:
-    """`torch.nn.LSTM` as it is."""
+    """A plain `torch.nn.LSTM`."""
     steps = torch.from_numpy(inputs)[:, None, None]  # (N, 1, 1, I)
     shape = (lstm.num_layers, 1, lstm.hidden_size)
     state, count = (torch.zeros(shape), torch.zeros(shape)), 0
@@ -39,20 +39,20 @@ def torch_float32(lstm: nn.LSTM, inputs: Vectors) -> Runner:
 
 
 def torch_int8(lstm: nn.LSTM, inputs: Vectors) -> Runner:
-    """Torch's dynamic quantisation: int8 weights, activations quantised in each step."""
+    """Torch's dynamic quantisation: int8 weights, and activations quantised in each step."""
     quantize = getattr(torch.ao.quantization, "quantize_dynamic", None)
     if quantize is None:
-        raise G2Error(f"torch {torch.__version__} has no dynamic quantisation any more")
+        raise G2Error(f"torch {torch.__version__} no longer has dynamic quantisation")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is to move to another package
+        warnings.simplefilter("ignore")  # about its move to another package
         [quantised] = quantize(nn.Sequential(lstm), {nn.LSTM})
     if isinstance(quantised, nn.LSTM):
-        raise G2Error(f"torch {torch.__version__} leaves an LSTM as it is")
+        raise G2Error(f"torch {torch.__version__} does not quantise an LSTM")
     return torch_float32(quantised, inputs)
 
 
 def onnxruntime_float32(lstm: nn.LSTM, inputs: Vectors) -> Runner:
-    """ONNX Runtime, one LSTM operator for each layer."""
+    """ONNX Runtime with one LSTM operator per layer."""
     return _onnxruntime(lstm, inputs, quantised=False)
 
 
@@ -62,11 +62,9 @@ def onnxruntime_int8(lstm: nn.LSTM, inputs: Vectors) -> Runner:
 
 
 def _onnxruntime(lstm: nn.LSTM, inputs: Vectors, quantised: bool) -> Runner:
-    try:
+    with needs("export", "ONNX Runtime"):
         import onnx
         import onnxruntime  # type: ignore[import-untyped]
-    except ImportError:
-        raise G2Error("onnx and onnxruntime are not installed; `pip install 'g2lstm[export]'`") from None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "stack.onnx"
         onnx.save(stack_graph(lstm), path)
@@ -75,7 +73,7 @@ def _onnxruntime(lstm: nn.LSTM, inputs: Vectors, quantised: bool) -> Runner:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    # Bound once, the states of one step being written where the next reads them: its fastest way.
+    # Its fastest way: bound once, each step writes its states where the next step reads them.
     steps, count = inputs[:, None, None], 0  # (N, 1, 1, I)
 
     def zeros(*shape: int) -> Any:
@@ -105,7 +103,7 @@ def _onnxruntime(lstm: nn.LSTM, inputs: Vectors, quantised: bool) -> Runner:
 
 
 def stack_graph(lstm: nn.LSTM) -> Any:
-    """A stack as an ONNX model: x (1, 1, I), h0, c0, h1 ... (1, 1, H) to y (1, 1, 1, H), h0_out, c0_out ..."""
+    """A stack as an ONNX model, from x (1, 1, I), h0, c0, h1 ... (1, 1, H) to y (1, 1, 1, H), h0_out, c0_out ..."""
     from onnx import TensorProto, checker, helper, numpy_helper
 
     def value(name: str, *shape: int) -> Any:
@@ -135,7 +133,7 @@ def stack_graph(lstm: nn.LSTM) -> Any:
 
 
 def _reordered(rows: NDArray[Any]) -> NDArray[Any]:
-    """From torch's order of the gates, i f g o, to that of ONNX, i o f g."""
+    """Reorders gates from torch's i f g o to i o f g, as ONNX has them."""
     i, f, g, o = np.split(rows, 4)
     return np.concatenate([i, o, f, g])
 
@@ -146,7 +144,7 @@ def _quantised(path: Path) -> Path:
 
     root, after = logging.getLogger(), path.with_suffix(".int8.onnx")
     level = root.level
-    root.setLevel(logging.ERROR)  # it would advise to prepare the graph, which changes nothing in an LSTM
+    root.setLevel(logging.ERROR)  # its advice to prepare the graph first changes nothing in an LSTM
     try:
         quantize_dynamic(path, after, weight_type=QuantType.QInt8)
     finally:

@@ -1,4 +1,4 @@
-"""How long a run will take and how much memory it needs, roughly, before it is begun."""
+"""A rough estimate of how long a run will take and how much memory it will need."""
 
 from dataclasses import dataclass
 
@@ -9,26 +9,26 @@ from g2lstm.tasks.recipes import Recipe
 from g2lstm.tasks.registry import task_of
 
 HOW = (
-    "Times are those of all epochs on the whole data set, at 6 operations for each weight and token and 75 GFLOP/s a "
-    "thread (ptb-small on two cores of a Xeon with AVX-512), but train.minutes at most; what has been begun is counted "
-    "whole; a GPU is far quicker. Memory is that of weights, gradients, the optimizer, checkpoints and the layers' "
-    "outputs, and 400 MB for the libraries."
+    "Times are for all epochs on the whole data set, at 6 operations for each weight and token and 75 GFLOP/s per "
+    "thread (ptb-small on two cores of a Xeon with AVX-512), or train.minutes if that is shorter. They count runs that "
+    "have begun as if they had not; a GPU is far faster. Memory is for weights, gradients, the optimizer, checkpoints "
+    "and the layers' outputs, plus 400 MB for the libraries."
 )
 _OPERATIONS = 6  # a multiplication and an addition, forward once and backward twice
-_PER_THREAD = 75e9  # operations a second
+_PER_THREAD = 75e9  # operations per second
 _LIBRARIES = 400e6  # bytes
-# Weights, gradients, what the optimizer keeps and needs for a step, a checkpoint that is being written: by the peak of
-# the resident memory of `embedded` with 256 to 1,536 hidden units, and of `ptb-small`.
+# Weights, gradients, what the optimizer keeps and needs for an update, and a checkpoint being written; from the peak
+# resident memory of `embedded` with 256 to 1,536 hidden units, and of `ptb-small`.
 _COPIES, _COPIES_OF_ASGD = 10, 4
 _OUTPUTS = 10  # numbers that a layer keeps for each unit and step until its backward pass
 
 
 @dataclass(frozen=True)
 class _Size:
-    train: int  # tokens, of a pair both sides together
+    train: int  # tokens, both sides of a pair together
     test: int
-    vocabulary: int  # of words; that of sub-words is in the recipe
-    length: int = 0  # tokens of a sentence
+    vocabulary: int  # words; a recipe gives the number of sub-words
+    length: int = 0  # tokens per sentence
 
 
 _SIZES = {
@@ -44,7 +44,7 @@ _SIZES = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run costs."""
+    """The cost of a run."""
 
     train_seconds: float
     measure_seconds: float  # of each measurement
@@ -52,7 +52,7 @@ class Estimate:
 
 
 def estimate(recipe: Recipe) -> Estimate | None:
-    """What a run of this recipe costs; None for text that nothing is known of."""
+    """The cost of a run with this recipe; None for data of unknown size."""
     size = _SIZES.get(recipe.data.name or "")
     if size is None:
         return None

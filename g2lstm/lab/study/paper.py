@@ -1,4 +1,11 @@
-"""The paper's own figures (Li et al., ICML 2018), by table."""
+"""The paper's own figures (Li et al., ICML 2018), by table, and the columns of compressed models that show them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from g2lstm.compression.spec import PRESETS, Spec
+from g2lstm.lab.study.plan import Column, Measurement
+from g2lstm.tasks.recipes import Recipe
 
 # Table 1: perplexity on Penn Treebank, by stage and split, and method; "cache" is after finetuning.
 PTB = {
@@ -37,8 +44,47 @@ WMT14_COMPRESSED = {
 }
 
 PTB_HIDDEN = 1150  # the width that the paper's ranks of a language model are for
+PTB_FIGURES = {"digits": 1, "paper_hidden": PTB_HIDDEN}  # for `compression_columns`
+NO_FIGURES: Mapping[str, Mapping[str, float]] = {preset: {} for preset in PTB_COMPRESSED}  # for other data
 
 
-def proportional_rank(rank: int, hidden: int) -> int:
-    """A rank of the paper's language model in proportion to narrower layers."""
-    return max(1, round(rank * hidden / PTB_HIDDEN))
+def compression_columns(
+    recipe: Recipe,
+    name: str,
+    base: Measurement,
+    figures: Mapping[str, Mapping[str, float]],
+    *,
+    digits: int = 2,
+    paper_hidden: int | None = None,
+) -> tuple[tuple[Column, ...], tuple[str, ...]]:
+    """Columns for each compression of the gates, in the paper's order; and notes on them.
+
+    Args:
+        recipe: of the runs.
+        name: of that recipe.
+        base: the measurement before compression.
+        figures: the paper's, by preset and method.
+        digits: how many decimal places these have.
+        paper_hidden: the width that the paper's ranks are for; a model of another width also gets ranks in proportion.
+    """
+
+    def column(spec: str, by_method: Mapping[str, float]) -> Column:
+        title = spec.removeprefix("gates=").replace(",", ", ").replace(":", " ")
+        return Column(title, name, replace(base, compression=spec), base, paper=by_method, digits=digits)
+
+    hidden, narrowest = recipe.model.hidden, min(recipe.model.embedding, recipe.model.hidden)
+    columns, notes, ranks = [], [], []
+    for preset, by_method in figures.items():
+        operations = Spec.parse(preset).gates
+        if operations is not None and (rank := dict(operations.numbers).get("svd")) is not None:
+            ranks.append(int(rank))
+            if rank > narrowest:
+                notes.append(f"Rank {rank} is left out: the layers are only {narrowest} wide.")
+                continue
+        columns.append(column(PRESETS[preset], by_method))
+    if paper_hidden is not None and hidden != paper_hidden:
+        own = list(dict.fromkeys(max(1, round(rank * hidden / paper_hidden)) for rank in ranks))
+        columns += [column(f"gates=svd:{rank}", {}) for rank in own if rank <= narrowest]
+        listed, theirs = (" and ".join(map(str, each)) for each in (own, ranks))
+        notes.append(f"Ranks {listed} are to layers {hidden} wide what the paper's {theirs} are to its {paper_hidden}.")
+    return tuple(columns), tuple(notes)

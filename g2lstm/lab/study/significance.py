@@ -1,7 +1,7 @@
 """Whether a difference could be chance: the paired bootstrap over the sentences of a test set (Koehn, 2004).
 
-A corpus score is a function of sums over sentences: perplexity of log-probabilities and tokens, BLEU of matching
-n-grams and lengths. So a sample of sentences needs no second look at the text, only other sums.
+A corpus score is a function of sums over sentences: for perplexity of log-probabilities and tokens, for BLEU of
+matching n-grams and lengths. So a sample of sentences only needs other sums, not another look at the text.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,8 +21,8 @@ class Term(NamedTuple):
     """A score in a sum of scores.
 
     Attributes:
-        weight: 1 or -1, as a rule.
-        seeds: for each seed, (sentences, k): what each sentence adds to the sums. The score is the mean over seeds.
+        weight: usually 1 or -1.
+        seeds: for each seed, (sentences, k): what each sentence adds to the sums. The scores are averaged over seeds.
     """
 
     weight: float
@@ -39,20 +39,20 @@ class Difference(NamedTuple):
 
 
 def bootstrap(terms: Sequence[Term], score: Score, *, samples: int = 1000, block: int = 1, seed: int = 1) -> Difference:
-    """The weighted sum of scores, and how it varies over samples of the sentences, the same for every term.
+    """The weighted sum of scores, and how it varies over samples of the sentences, which are the same for every term.
 
-    It says how much depends on this test set; what depends on the seed of training, only more seeds can say.
+    It shows how much depends on this test set; only more seeds can show how much depends on the seed of training.
 
     Args:
         terms: all over the same sentences.
         score: from sums to scores.
-        samples: how many.
-        block: neighbouring sentences that are drawn together, since those of one article are not independent.
+        samples: the number of samples.
+        block: how many neighbouring sentences to draw together, since those of one article are not independent.
         seed: of the samples.
     """
     lengths = {len(one) for term in terms for one in term.seeds}
     if len(lengths) != 1:
-        raise G2Error(f"scores can be compared on the same sentences only, got {sorted(lengths)} of them")
+        raise G2Error(f"scores can only be compared on the same sentences, got {sorted(lengths)} sentences")
     blocked = [Term(term.weight, [_in_blocks(one, block) for one in term.seeds]) for term in terms]
     count = len(blocked[0].seeds[0])
     value = float(_combined(blocked, score, np.ones((1, count)))[0])
@@ -69,13 +69,13 @@ def bootstrap(terms: Sequence[Term], score: Score, *, samples: int = 1000, block
 
 
 def perplexity_of(sums: Array) -> Array:
-    """From (-log p, tokens)."""
+    """Perplexities from the sums of -log p and of tokens."""
     perplexities: Array = np.exp(sums[:, 0] / sums[:, 1])
     return perplexities
 
 
 def bleu_of(sums: Array) -> Array:
-    """From matches of 1 to 4 words, n-grams of 1 to 4 words, length, and the reference's length, by sacreBLEU."""
+    """BLEU by sacreBLEU, from matches of 1 to 4 words, n-grams of 1 to 4 words, length, and the reference's length."""
     from sacrebleu.metrics.bleu import BLEU
 
     return np.array(
@@ -91,7 +91,7 @@ def _in_blocks(sentences: Array, block: int) -> Array:
 
 
 def _combined(terms: Sequence[Term], score: Score, counts: Array) -> Array:
-    """counts: (samples, blocks), how often each is in each sample. To (samples,)."""
+    """The sums (samples,) from counts (samples, blocks), how often each block is in each sample."""
     total = np.zeros(len(counts))
     for weight, seeds in terms:
         total += weight * np.mean([score(counts @ one) for one in seeds], axis=0)

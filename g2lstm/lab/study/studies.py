@@ -1,12 +1,13 @@
-"""The studies by name: the paper's tables and figures, the ablations, and the demo; each as runs and columns."""
+"""The studies by name: the paper's tables and figures, and the demo; each as runs and columns."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, get_args
 
-from g2lstm.compression.spec import PRESETS, Spec
 from g2lstm.errors import G2Error
 from g2lstm.lab.study import paper
+from g2lstm.lab.study.ablations import ablations
+from g2lstm.lab.study.paper import NO_FIGURES, PTB_FIGURES, compression_columns
 from g2lstm.lab.study.plan import (
     BASELINE,
     METHOD,
@@ -22,10 +23,8 @@ from g2lstm.lab.study.plan import (
     check_overrides,
     key_of,
     methods_with_seeds,
-    plan_run,
-    run_name,
 )
-from g2lstm.tasks.recipes import Recipe, load_recipe
+from g2lstm.tasks.recipes import load_recipe
 
 _RESERVED = {
     METHOD: "a study compares methods; --only '*gumbel*' picks one",
@@ -33,9 +32,7 @@ _RESERVED = {
     "train.finetune_from": "a study decides which run starts from which",
 }
 _STARTS = {"ptb-finetune": "ptb", "ptb-small-finetune": "ptb-small"}  # whose best weights are finetuned
-_UNKNOWN: Mapping[str, Mapping[str, float]] = {preset: {} for preset in paper.PTB_COMPRESSED}  # no figures of theirs
 
-_PTB_FIGURES = {"digits": 1, "paper_hidden": paper.PTB_HIDDEN}
 _PTB = {"small": "ptb-small", "paper": "ptb"}
 _CACHE: dict[Scale, Cache] = {"small": "tuned", "paper": "recipe"}
 _CACHE_NOTE = {
@@ -85,48 +82,6 @@ def _study(name: str, tables: Sequence[PlannedTable], seeds: int, overrides: Seq
     return Study(name, tables[0].title, tuple(runs), tuple(tables))
 
 
-def _compressions(
-    recipe: Recipe,
-    name: str,
-    base: Measurement,
-    figures: Mapping[str, Mapping[str, float]],
-    *,
-    digits: int = 2,
-    paper_hidden: int | None = None,
-) -> tuple[tuple[Column, ...], tuple[str, ...]]:
-    """Columns for each compression of the gates, in the paper's order; and notes on them.
-
-    Args:
-        recipe: of the runs.
-        name: of that recipe.
-        base: the measurement before compression.
-        figures: the paper's, by preset and method.
-        digits: how many decimal places these have.
-        paper_hidden: the width that the paper's ranks are for; a model of another width also gets ranks in proportion.
-    """
-
-    def column(spec: str, by_method: Mapping[str, float]) -> Column:
-        title = spec.removeprefix("gates=").replace(",", ", ").replace(":", " ")
-        return Column(title, name, replace(base, compression=spec), base, paper=by_method, digits=digits)
-
-    hidden, narrowest = recipe.model.hidden, min(recipe.model.embedding, recipe.model.hidden)
-    columns, notes, ranks = [], [], []
-    for preset, by_method in figures.items():
-        operations = Spec.parse(preset).gates
-        if operations is not None and (rank := dict(operations.numbers).get("svd")) is not None:
-            ranks.append(int(rank))
-            if rank > narrowest:
-                notes.append(f"Rank {rank} is left out: the layers are only {narrowest} wide.")
-                continue
-        columns.append(column(PRESETS[preset], by_method))
-    if paper_hidden is not None and hidden != paper_hidden:
-        own = list(dict.fromkeys(paper.proportional_rank(rank, hidden) for rank in ranks))
-        columns += [column(f"gates=svd:{rank}", {}) for rank in own if rank <= narrowest]
-        listed, theirs = (" and ".join(map(str, each)) for each in (own, ranks))
-        notes.append(f"Ranks {listed} are to layers {hidden} wide what the paper's {theirs} are to its {paper_hidden}.")
-    return tuple(columns), tuple(notes)
-
-
 def table1(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     """Perplexity on Penn Treebank: trained, finetuned, and with the cache."""
     first = _PTB[scale]
@@ -152,7 +107,7 @@ def table3(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     recipe = load_recipe(_PTB[scale], overrides)
     name = f"{_PTB[scale]}-finetune" if scale == "paper" else _PTB[scale]
     base = Measurement(cache=_CACHE[scale])
-    compressed, notes = _compressions(recipe, name, base, paper.PTB_COMPRESSED, **_PTB_FIGURES)
+    compressed, notes = compression_columns(recipe, name, base, paper.PTB_COMPRESSED, **PTB_FIGURES)
     original = Column("original", name, base, paper=paper.PTB["cache", "test"], digits=1)
     notes = (*notes, _CACHE_NOTE[scale])
     if scale == "small":
@@ -208,7 +163,7 @@ def table5(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
 def _compressed_pairs(number: int, sets: Sequence[_Pairs], seeds: int, overrides: Sequence[str]) -> Study:
     tables, base = [], Measurement()
     for data in sets:
-        compressed, notes = _compressions(load_recipe(data.recipe, overrides), data.recipe, base, data.compressed)
+        compressed, notes = compression_columns(load_recipe(data.recipe, overrides), data.recipe, base, data.compressed)
         columns = (Column("original", data.recipe, base, paper=data.bleu), *compressed)
         title = f"Table {number}: {data.title}, test BLEU, and what compressing the gates adds to it"
         tables.append(PlannedTable(title, METHODS, columns, notes=(*data.notes, *notes)))
@@ -224,92 +179,6 @@ def figures(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     return Study("figures", f"Figures 1 to 4, {recipe}", tuple(run for run in runs if run.row in (BASELINE, OURS)), ())
 
 
-class _Variant(NamedTuple):
-    """A row of the ablations."""
-
-    title: str
-    method: str
-    changes: tuple[str, ...] = ()  # overrides of the recipe
-    against: tuple[str, ...] = ()  # the rows to compare it with
-    epochs: int | None = None  # by which to finetune a trained LSTM; None to train from the start
-
-
-# Eight layers learn nothing without residual connections, and little at the learning rate of a small stack.
-_DEEP = {
-    "small": ("model.layers=8", "model.residual=true", "train.optimizer.lr=3e-3"),
-    "paper": ("model.layers=8", "model.residual=true"),
-}
-# How to finetune a trained LSTM: at a low rate that decays, or with averaged weights.
-_FINETUNE = {"small": "train.optimizer.lr=1e-3", "paper": "train.optimizer.start=asgd"}
-_NO_CLOCK = "train.minutes="  # rows are compared by epochs, whatever each of these costs
-
-
-def ablations(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
-    """Gates, temperature, noise, depth, dropout, evaluation, and a trained LSTM finetuned into a G² model."""
-    name = "embedded" if scale == "small" else "ptb"
-    recipe, base = load_recipe(name, overrides), Measurement()
-    compressed, notes = _compressions(recipe, name, base, _UNKNOWN, **_PTB_FIGURES)
-    columns = (
-        Column("test", name, base),
-        *(Column(gate, name, Measurement(eval_gate=gate), base) for gate in ("tempered", "hard")),
-        *compressed,
-        Column("saturated", name, base, what="saturation"),
-    )
-    variants = _variants(recipe, _DEEP[scale])
-    runs = []
-    for seed in range(1, seeds + 1):
-        for row, variant in variants.items():  # the LSTM comes before the rows that start from it
-            changes, start = variant.changes, None
-            if variant.epochs is not None:
-                changes = (*changes, _NO_CLOCK, f"train.epochs={variant.epochs}", _FINETUNE[scale])
-                start = run_name(name, BASELINE, seed)
-            run = plan_run(
-                name,
-                variant.method,
-                seed,
-                columns,
-                overrides=(_NO_CLOCK, *overrides),
-                row=row,
-                changes=changes,
-                starts_from=start,
-            )
-            runs.append(run)
-    title = f"Ablations: test perplexity of {name}, and what evaluation and compression add to it"
-    notes = (
-        *notes,
-        f"Eight layers have {' and '.join(_DEEP[scale][1:])}.",
-        "Hard gates are the sampled ones: three if the output gate is sampled, otherwise two.",
-        "Saturated: the share of input and forget gates beyond 0.1 or 0.9, with soft gates, on the validation set.",
-    )
-    pairs = tuple((row, other) for row, variant in variants.items() for other in variant.against)
-    titles = {row: variant.title for row, variant in variants.items()}
-    return Study("ablations", title, tuple(runs), (PlannedTable(title, titles, columns, pairs, notes),))
-
-
-def _variants(recipe: Recipe, deep: tuple[str, ...]) -> dict[str, _Variant]:
-    ours, model = (OURS,), recipe.model
-    rates = {"weight_dropout": model.weight_dropout}
-    rates |= {f"dropout.{name}": rate for name, rate in model.dropout.model_dump().items()}
-    half = tuple(f"model.{name}={rate / 2!r}" for name, rate in rates.items())
-    rows = {method: _Variant(title, method) for method, title in METHODS.items()}
-    rows[OURS] = rows[OURS]._replace(against=(BASELINE,))
-    rows["ifo"] = _Variant("G², output gate too", OURS, ("model.gates=ifo",), ours)
-    for tau in (0.3, 0.5, 1.2, 2.0):
-        rows[f"tau{tau}"] = _Variant(f"G², τ {tau}", OURS, (f"model.tau={tau}",), ours)
-    for rate in (0.0, 0.5, 1.0):
-        rows[f"noise{rate}"] = _Variant(f"G², noise rate {rate}", OURS, (f"model.noise_rate={rate}",), ours)
-    rows["deep-sigmoid"] = _Variant("LSTM, 8 layers", BASELINE, deep)
-    rows["deep-gumbel"] = _Variant("G², 8 layers", OURS, deep, ("deep-sigmoid",))
-    # Noise regularises too: how each method does with half of the other regularisers.
-    rows["less-sigmoid"] = _Variant("LSTM, half the dropout", BASELINE, half, (BASELINE,))
-    rows["less-gumbel"] = _Variant("G², half the dropout", OURS, half, (OURS, "less-sigmoid"))
-    for epochs in (4, 16):  # those that stay LSTMs show what more training does by itself
-        more, converted = f"continued{epochs}", f"converted{epochs}"
-        rows[more] = _Variant(f"LSTM, then {epochs} epochs more", BASELINE, epochs=epochs)
-        rows[converted] = _Variant(f"LSTM, then {epochs} epochs of G²", OURS, against=(more,), epochs=epochs)
-    return rows
-
-
 def demo(overrides: Sequence[str] = ()) -> Study:
     """What `g2lstm demo` carries out: one run of each method on embedded text, compressed with the paper's settings.
 
@@ -318,7 +187,7 @@ def demo(overrides: Sequence[str] = ()) -> Study:
     """
     check_overrides(overrides, {METHOD: "the demo compares all methods; `g2lstm train demo` trains one"})
     recipe, base = load_recipe("demo", overrides), Measurement()
-    compressed, notes = _compressions(recipe, "demo", base, _UNKNOWN, **_PTB_FIGURES)
+    compressed, notes = compression_columns(recipe, "demo", base, NO_FIGURES, **PTB_FIGURES)
     columns = (
         Column("test perplexity", "demo", base),
         *compressed,

@@ -1,7 +1,7 @@
 """Tables over run directories: our scores beside the paper's, means and deviations, and which differences hold."""
 
 import statistics
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -197,38 +197,29 @@ def _training_notes(plan: PlannedTable, runs: Sequence[PlannedRun], out: Path) -
     """Notes on how long each row was trained, seed by seed, and on how much of the data if not all of it."""
     notes = []
     for recipe in dict.fromkeys(column.recipe for column in plan.columns):
-        mine = [run for run in runs if run.recipe == recipe and run.row in plan.rows]
-        if not mine:
-            continue
         epochs: dict[str, list[str]] = {}
         shares: dict[str, list[str]] = {}
-        for run in mine:
+        for run in (run for run in runs if run.recipe == recipe and run.row in plan.rows):
             row, path = plan.rows[run.row], out / run.name
             training = results.training_of(path)
             epochs.setdefault(row, []).append("none" if training is None else f"{training.epochs:.1f}")
-            found = [results.measured(path, one) for one in run.measurements[:1]]
-            shares.setdefault(row, []).extend(one.trained_on for one in found if one and one.trained_on)
+            found = results.measured(path, run.measurements[0]) if run.measurements else None
+            if found is not None and found.trained_on:
+                shares.setdefault(found.trained_on, []).append(row)
         by_epochs: dict[str, list[str]] = {}
         for row, many in epochs.items():
-            same = set(many)
-            by_epochs.setdefault(same.pop() if len(same) == 1 else ", ".join(many), []).append(row)
-        if set(by_epochs) != {"none"}:
-            notes.append(f"Epochs of {recipe}: {_by_rows(by_epochs, len(epochs))}.")
-        by_share: dict[str, list[str]] = {}
-        for row, said in shares.items():
-            for share in dict.fromkeys(said):
-                by_share.setdefault(share, []).append(row)
-        notes += [
-            f"{recipe} was trained on {_by_rows({share: rows}, len(epochs))}." for share, rows in by_share.items()
-        ]
+            by_epochs.setdefault(many[0] if len(set(many)) == 1 else ", ".join(many), []).append(row)
+        if set(by_epochs) - {"none"}:
+            parts = [f"{number} in {_rows_in_words(rows, epochs)}" for number, rows in by_epochs.items()]
+            notes.append(f"Epochs of {recipe}: {'; '.join(parts)}.")
+        for share, rows in shares.items():
+            notes.append(f"{recipe} was trained on {share} in {_rows_in_words(rows, epochs)}.")
     return notes
 
 
-def _by_rows(rows: Mapping[str, Sequence[str]], number: int) -> str:
-    """Such as "18.0 in LSTM / sharpened; none in G²", or "18.0 in every row" of that number of rows."""
-    return "; ".join(
-        f"{what} in {'every row' if len(names) == number else ' / '.join(names)}" for what, names in rows.items()
-    )
+def _rows_in_words(rows: Sequence[str], among: Collection[str]) -> str:
+    """Such as "LSTM / G²", or "every row"."""
+    return "every row" if len(set(rows)) == len(among) else " / ".join(dict.fromkeys(rows))
 
 
 class _Row:

@@ -81,10 +81,10 @@ def test_what_is_not_there_says_so(monkeypatch):
     missing = {row["name"]: row["missing"] for row in answer["rows"] if row["missing"]}
     assert list(missing) == list(PEERS)[1:]
     assert all(row["microseconds"] is None for row in answer["rows"] if row["missing"])
-    assert "has no dynamic quantisation any more" in missing["torch dynamic int8"]
+    assert "no longer has dynamic quantisation" in missing["torch dynamic int8"]
     assert "pip install 'g2lstm[export]'" in missing["ONNX Runtime dynamic int8"]
     shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["infer", "--rounds", "1"]).output
-    assert "ONNX Runtime float32: not available: onnx and onnxruntime are not installed" in shown
+    assert "ONNX Runtime float32: not available: ONNX Runtime needs the packages of the extra 'export'" in shown
     assert "ours, small" in shown
 
 

@@ -10,8 +10,8 @@ import torch
 from g2lstm import G2Error, compress
 from g2lstm.compression.spec import Spec
 from g2lstm.lab.study import results
-from g2lstm.lab.study.measure import Measuring
 from g2lstm.lab.study.plan import Measurement
+from g2lstm.lab.study.runner import Measuring
 from g2lstm.lab.study.significance import bleu_of, perplexity_of
 from g2lstm.runs.compressed import write_run
 from g2lstm.runs.trained import load, score

@@ -10,9 +10,8 @@ import pytest
 
 from g2lstm import G2Error, load
 from g2lstm.lab.study import results
-from g2lstm.lab.study.measure import Measuring
 from g2lstm.lab.study.plan import Column, Measurement, PlannedTable, Study, methods_with_seeds
-from g2lstm.lab.study.runner import TRAINING, as_they_are, carry_out, jobs_of, left_out
+from g2lstm.lab.study.runner import TRAINING, Measuring, as_they_are, carry_out, jobs_of, left_out
 from g2lstm.lab.study.table import build
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.training.environment import Interrupted

@@ -87,7 +87,7 @@ def test_a_difference_of_differences():
 
 
 def test_other_sentences_cannot_be_compared():
-    with pytest.raises(G2Error, match=r"same sentences only, got \[3, 4\]"):
+    with pytest.raises(G2Error, match=r"on the same sentences, got \[3, 4\]"):
         bootstrap([Term(1, [losses(1)[:3]]), Term(-1, [losses(1)[:4]])], perplexity_of)
 
 
