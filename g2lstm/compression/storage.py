@@ -61,24 +61,31 @@ def save(
     return save_tensors(tensors, {**metadata, HEADER: json.dumps(header)})
 
 
-def load(path: Path) -> Stored:
-    """Reads a file; raises if it is damaged, forged or too new."""
+def load(path: Path, opened: Any = None) -> Stored:
+    """Reads a file; raises if it is damaged, forged or too new.
+
+    Args:
+        path: the file.
+        opened: the same file if it is open already, as `safetensors.safe_open` gives it.
+    """
     try:
-        return _load(path)
+        if opened is not None:
+            return _load(opened)
+        with safetensors.safe_open(path, framework="pt") as file:
+            return _load(file)
     except NewerVersionError as error:
         raise G2Error(f"{path}: {error}") from None
     except (safetensors.SafetensorError, OSError, G2Error) as error:
         raise G2Error(f"can't read {path}: {error}; restore it, or compress the original again") from None
 
 
-def _load(path: Path) -> Stored:
-    with safetensors.safe_open(path, framework="pt") as file:
-        metadata: dict[str, str] = file.metadata() or {}
-        for name in file.keys():  # noqa: SIM118, it is no mapping
-            dtype, shape = (kept := file.get_slice(name)).get_dtype(), kept.get_shape()
-            if dtype not in _DTYPES or 0 in shape:
-                raise G2Error(f"{brief(name)} is {dtype} {brief(shape)}, which no weights are")
-        tensors: dict[str, Tensor] = file.get_tensors()
+def _load(file: Any) -> Stored:
+    metadata: dict[str, str] = file.metadata() or {}
+    for name in file.keys():  # noqa: SIM118, it is no mapping
+        dtype, shape = (kept := file.get_slice(name)).get_dtype(), kept.get_shape()
+        if dtype not in _DTYPES or 0 in shape:
+            raise G2Error(f"{brief(name)} is {dtype} {brief(shape)}, which no weights are")
+    tensors: dict[str, Tensor] = file.get_tensors()
     header = parse_header(metadata.pop(HEADER, ""))
     own = {f"{name}.{part}" for name, entry in _entries(header).items() for part in entry.outlines()}
     if header.get("sha256") != _checksum(tensors, header, metadata):

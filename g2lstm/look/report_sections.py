@@ -88,13 +88,20 @@ def scores(runs: Runs) -> str:
     rows, others = [], 0
     for name, run in runs.items():
         results = run.results()
-        own = [score for score in results if score.get("recipe", run.recipe_hash) == run.recipe_hash]
+        own = [score for score in results if score.recipe in (None, run.recipe_hash)]
         others += len(results) - len(own)
         for score in own:
-            value = f"BLEU {score['bleu']:.2f}" if "bleu" in score else f"perplexity {score['perplexity']:.2f}"
-            how = [f"{key} {score[key]}" for key in ("cache", "dynamic", "beam", "trained_on") if key in score]
-            cells = [name, value, score["split"], f"{score['eval_gate']} gates", ", ".join(how)]
-            signatures = [str(score[key]) for key in ("signature", "bleu_signature") if key in score]
+            metric = task_of(run.recipe).trained.metric
+            value = f"{metric.title} {getattr(score, metric.name):.2f}"
+            options = {
+                "cache": score.cache,
+                "dynamic": score.dynamic,
+                "beam": score.beam,
+                "trained_on": score.trained_on,
+            }
+            how = [f"{key} {option}" for key, option in options.items() if option is not None]
+            cells = [name, value, score.split, f"{score.eval_gate} gates", ", ".join(how)]
+            signatures = [text for text in (score.signature, score.bleu_signature) if text is not None]
             rows.append("".join(f"<td>{escape(cell)}</td>" for cell in cells))
             rows.append(f'<td></td><td colspan="4"><code>{"<br>".join(map(escape, signatures))}</code></td>')
     if not rows:

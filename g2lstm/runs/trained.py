@@ -1,20 +1,14 @@
 """Trained models of run directories: `load` opens one, `score` scores it and signs the score."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from g2lstm.compression import storage
-from g2lstm.compression.encodings.base import brief
-from g2lstm.compression.model import install_
-from g2lstm.errors import G2Error
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.registry import task_of
-from g2lstm.tasks.task import ModelT, Task, TrainedT
+from g2lstm.tasks.task import Task, TrainedT
 from g2lstm.tasks.trained import Progress, Scoring, Trained
 
 
@@ -31,9 +25,18 @@ def load_as(task: Task[Any, Any, TrainedT], run_dir: str | Path) -> TrainedT:
 
 def _load(task: Task[Any, Any, TrainedT], run: RunDirectory) -> TrainedT:
     recipe, tokenizers = run.recipe, run.tokenizers()
-    model = _filled(partial(task.build, recipe, *map(len, tokenizers)), run)
-    trained = task.trained(recipe, model, *tokenizers)
-    trained.run, trained.facts = run, run.training_facts()
+    build = partial(task.build, recipe, *map(len, tokenizers))
+    with run.open_weights() as weights:
+        with torch.device("meta"):
+            model = build()
+        if weights.spec is None:
+            weights.check_fits(model)  # before there is memory for it
+            model = build()
+            weights.fill_(model)
+        else:
+            weights.fill_compressed_(model)
+    trained = task.trained(recipe, model.eval(), *tokenizers)
+    trained.run, trained.facts = run, weights.facts
     return trained
 
 
@@ -54,55 +57,3 @@ def score(
     compared = {"recipe": run.recipe_hash, "data": found.facts["data"]}
     signed = {**found.values, **spec, **compared, "signature": run.signature(**spec, **found.facts)}
     return signed if found.by_sentence is None else {**signed, "by_sentence": found.by_sentence}
-
-
-def _filled(build: Callable[[], ModelT], run: RunDirectory) -> ModelT:
-    """The model with the weights of a run, in evaluation mode."""
-    with torch.device("meta"):
-        outline = build()
-    if run.compression is not None:
-        fill_compressed(outline, run)
-        return outline.eval()
-    check_fits(outline, run)  # before there is memory for it
-    model = build()
-    fill(model, run)
-    return model.eval()
-
-
-def fill(model: nn.Module, run: RunDirectory) -> None:
-    """Gives a model the weights of a run; they must fit, and be finite."""
-    check_fits(model, run)
-    weights = run.load_weights()
-    if wrong := [name for name, value in weights.items() if not value.isfinite().all()]:
-        raise G2Error(f"{run.model_file} is broken: {wrong[0]} is not finite; train it anew")
-    model.load_state_dict(weights)
-
-
-def check_fits(model: nn.Module, run: RunDirectory) -> None:
-    """Raises unless the weights of a run are float32 and of the shapes of a model's; they are not read for this."""
-    expected = {name: (list(value.shape), "F32") for name, value in model.state_dict().items()}
-    found = run.outline()
-    if wrong := sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)):
-        shapes = [" ".join(map(str, each.get(wrong[0], ["none"]))) for each in (found, expected)]
-        raise G2Error(
-            f"{run.model_file} does not fit the recipe and the tokenizer: {brief(wrong[0])} has shape {shapes[0]}, "
-            f"expected {shapes[1]}; use its own"
-        )
-
-
-def fill_compressed(model: nn.Module, run: RunDirectory) -> None:
-    """Gives a model, which may be on the meta device, the compressed weights of a run; they must fit."""
-    stored = storage.load(run.model_file)
-    try:
-        install_(model, stored.matrices)
-    except G2Error as error:
-        raise G2Error(f"{run.model_file} does not fit the recipe and the tokenizer: {error}; use its own") from None
-    expected = {name: (tuple(value.shape), value.dtype) for name, value in model.named_parameters()}
-    found = {name: (tuple(value.shape), value.dtype) for name, value in stored.others.items()}
-    if expected != found:
-        wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))[0]
-        raise G2Error(
-            f"{run.model_file} does not fit the recipe and the tokenizer: {wrong} is {found.get(wrong, 'not there')}, "
-            f"expected {expected.get(wrong, 'nothing')}; use its own"
-        )
-    model.load_state_dict(stored.others, strict=False, assign=True)

@@ -8,7 +8,6 @@ from accelerate.utils import set_seed
 
 from g2lstm.errors import G2Error
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.trained import fill
 from g2lstm.tasks.learner import Learner
 from g2lstm.tasks.recipes import Recipe
 from g2lstm.tasks.registry import task_of
@@ -45,7 +44,8 @@ def prepare(
     where = {"device": accelerator.device, "rank": accelerator.process_index, "world_size": accelerator.num_processes}
     learner = task.learner(recipe, data, **where)
     if earlier is not None:
-        fill(learner.model, earlier)
+        with earlier.open_weights() as weights:
+            weights.fill_(learner.model)
     return Prepared(learner, dict(zip(task.trained.tokenizer_files, data.tokenizers, strict=True)))
 
 

@@ -177,7 +177,7 @@ def test_bad_calls(call, run, translation, tmp_path):
 
 def test_a_run_without_weights(call, run):
     (run / "model.safetensors").unlink()
-    _refused(call, run, "holds no trained model yet", "compress", run, "small")
+    _refused(call, run, "has no trained model yet", "compress", run, "small")
 
 
 def test_a_compressed_run_is_not_compressed_again(call, run):

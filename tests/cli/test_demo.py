@@ -65,16 +65,16 @@ def test_the_table_says_what_was_measured(demo):
     rows = {row["what"].strip(): row for row in json.loads((out / "table.json").read_text())["rows"]}
     for method, name in RUNS.items():
         run = RunDirectory(out / name)
-        (plain,) = (score for score in run.results() if score["split"] == "test")
-        assert rows["test perplexity"][method] == plain["perplexity"]
+        (plain,) = (score for score in run.results() if score.split == "test")
+        assert rows["test perplexity"][method] == plain.perplexity
         facts = json.loads((out / f"{run.path.name}+small" / "compression.json").read_text())
-        assert facts["score"]["before"] == pytest.approx(plain["perplexity"])
+        assert facts["score"]["before"] == pytest.approx(plain.perplexity)
         change = facts["score"]["after"] - facts["score"]["before"]
         assert rows["preset small (all weights)"][method] == change
         assert rows["size"][method] == run.model_file.stat().st_size
         rounded = json.loads((run.path / "measured" / "test-soft-gates_round0.2.json").read_text())["perplexity"]
-        assert rows["gates round 0.2"][method] == pytest.approx(rounded - plain["perplexity"])
-        assert f"{plain['perplexity']:.2f}" in done.stdout
+        assert rows["gates round 0.2"][method] == pytest.approx(rounded - plain.perplexity)
+        assert f"{plain.perplexity:.2f}" in done.stdout
         assert signed(change) in done.stdout
     assert 0 < rows["gates round 0.2"]["p_value"] <= 1
     assert chance(rows["test perplexity"]["p_value"]) in done.stdout

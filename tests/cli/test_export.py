@@ -78,4 +78,4 @@ def test_mistakes_in_the_run(tmp_path):
     (run / "model.safetensors").unlink()
     code, _, err = command("export", run, "--force")
     assert code == 2
-    assert "holds no trained model" in err
+    assert "has no trained model" in err

@@ -155,7 +155,7 @@ def test_a_text_alone_needs_no_data(folder, tmp_path):
         (["g2", "g2"], "is given twice; give each once"),
         (["g2", "again"], "is given twice; give each once"),
         (["nothing"], "is not a run directory: it does not exist"),
-        (["cache"], "holds no recipe.toml"),
+        (["cache"], "has no recipe.toml"),
         (["g2", "--split", "dev"], "there is no split 'dev'"),
         (["g2", "--split", "none"], "give --text"),
         (["g2", "--training", "--eval-gate", "hard"], "ask for one of the two"),
@@ -180,7 +180,7 @@ def test_a_run_without_a_model(folder, tmp_path):
     (tmp_path / "g2" / "model.safetensors").unlink()
     code, _, errors = run(tmp_path / "g2")
     assert code == 2
-    assert "holds no trained model yet" in errors
+    assert "has no trained model yet" in errors
     assert not (tmp_path / "g2" / "gates").exists()
 
 

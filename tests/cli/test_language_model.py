@@ -37,7 +37,7 @@ def test_resume_of_a_finished_run_is_quick_and_changes_nothing(trained):
 def test_a_second_start_in_the_same_place_is_refused(trained):
     done = run("train", "embedded", *TOY, "--out", trained)
     assert done.returncode == 2
-    assert "holds a run already" in done.stderr
+    assert "already holds a run" in done.stderr
     assert "--resume" in done.stderr
 
 
@@ -146,7 +146,7 @@ def test_a_damaged_result_is_told_before_the_work(trained, tmp_path):
         (["train", "no-such-recipe"], "no recipe 'no-such-recipe'"),
         (["train", "embedded", "--set", "model.hiden=3", "--set", "train.seed=x"], "2 mistakes"),
         (["eval", "no/such/run"], "no/such/run is not a run directory: it does not exist"),
-        (["generate", "."], "is not a run directory: it holds no recipe.toml"),
+        (["generate", "."], "is not a run directory: it has no recipe.toml"),
         (["data", "get", "nothing"], "nothing"),
     ],
 )
@@ -181,7 +181,7 @@ def test_broken_runs_are_refused(trained, tmp_path, damage):
     else:
         (out / "tokenizer.json").write_text("{}")
     expected = {
-        "truncated": "cannot be read", "newer": "is of version 99", "foreign": "was not written by g2lstm",
+        "truncated": "can't be read", "newer": "has version 99", "foreign": "was not written by g2lstm",
         "mixed": "does not fit the recipe", "missing": "no trained model yet", "tokenizer": "tokenizer.json",
     }  # fmt: skip
     done = run("eval", out)

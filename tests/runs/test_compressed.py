@@ -13,7 +13,7 @@ from g2lstm import G2Error
 from g2lstm.compression.model import compress, encoded_matrices, group_sizes
 from g2lstm.compression.spec import Spec
 from g2lstm.look.examine import score_by_gate
-from g2lstm.runs import directory
+from g2lstm.runs import weights
 from g2lstm.runs.compressed import check_compressible, default_folder, new_folder, write_run
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load, score
@@ -116,8 +116,8 @@ def test_the_files_of_a_compressed_run(run, small):
 
 
 def test_an_older_reader_refuses_the_file_by_its_version(small, monkeypatch):
-    monkeypatch.setattr(directory, "COMPRESSED", 1)
-    with pytest.raises(G2Error, match="is of version 2, this g2lstm reads up to 1; install a newer g2lstm"):
+    monkeypatch.setattr(weights, "COMPRESSED", 1)
+    with pytest.raises(G2Error, match="has version 2, but this g2lstm reads up to 1; install a newer one"):
         load(small)
 
 
@@ -141,13 +141,13 @@ def test_sizes_are_those_of_the_tensors_on_disk(run):
 
 def test_it_cannot_be_trained_on(run, small):
     before = {path.name: path.read_bytes() for path in small.iterdir()}
-    with pytest.raises(G2Error, match="is a compressed run, and compressed weights cannot be trained; resume the run"):
+    with pytest.raises(G2Error, match="is a compressed run, and compressed weights can.t be trained; resume the run"):
         train_recipe(load_recipe(small / "recipe.toml"), small, resume=True)
-    with pytest.raises(G2Error, match="holds a run already"):
+    with pytest.raises(G2Error, match="already holds a run"):
         train_recipe(load_recipe(small / "recipe.toml"), small)
     assert {path.name: path.read_bytes() for path in small.iterdir()} == before
     tables = load_recipe(run / "recipe.toml").model_dump(by_alias=True, exclude_none=True)
-    with pytest.raises(G2Error, match="are compressed .* and cannot be trained on; take the run that they were made"):
+    with pytest.raises(G2Error, match="are compressed .* and can.t be trained; use the run they were made"):
         prepare(parse_recipe(tables, [f"train.finetune_from={small}"]), Accelerator(cpu=True))
 
 
@@ -156,7 +156,7 @@ def test_broken_weights_do_not_make_it_trainable(small):
     (small / "model.safetensors").write_bytes(b"broken")
     with pytest.raises(G2Error, match="is a compressed run"):
         train_recipe(load_recipe(small / "recipe.toml"), small, resume=True)
-    with pytest.raises(G2Error, match="it is broken. Compress the original anew"):
+    with pytest.raises(G2Error, match="it is broken. Compress the original again"):
         load(small)
 
 
@@ -193,7 +193,7 @@ def test_broken_runs_are_refused(tmp_path, run, small, damage):
         write_run(small, trained.run, compress(trained.model, MIXED), Spec.parse(MIXED))
         content = model.read_bytes()
     model.write_bytes(content)
-    expected = {"flipped": "checksum", "cut": "cannot be read", "surplus": "extra is"}
+    expected = {"flipped": "checksum", "cut": "can.t be read", "surplus": "extra is"}
     with pytest.raises(G2Error, match=expected.get(damage, "does not fit the recipe")):
         load(small)
 
@@ -201,7 +201,7 @@ def test_broken_runs_are_refused(tmp_path, run, small, damage):
 def test_a_header_that_is_no_header(run, small):
     content = (small / "model.safetensors").read_bytes()
     (small / "model.safetensors").write_bytes(content.replace(b'\\"version\\": 1', b'\\"version\\": 0', 1))
-    with pytest.raises(G2Error, match=r"model.safetensors cannot be read: its header has no version; compress"):
+    with pytest.raises(G2Error, match=r"model.safetensors can.t be read: its header has no version; compress"):
         load(small)
 
 

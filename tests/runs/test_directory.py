@@ -58,7 +58,7 @@ def test_a_score_with_the_same_signature_is_replaced(tmp_path):
     run = RunDirectory(tmp_path)
     for value, signature in ((1, "a"), (2, "b"), (3, "a")):
         run.add_result({"bleu": value, "split": "test", "eval_gate": "soft", "signature": signature})
-    assert [score["bleu"] for score in run.results()] == [2, 3]
+    assert [score.bleu for score in run.results()] == [2, 3]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_score_with_the_same_signature_is_replaced(tmp_path):
 def test_damaged_results(tmp_path, content):
     run = RunDirectory(tmp_path)
     run.result_file.write_text(content)
-    with pytest.raises(G2Error, match="delete it, and evaluate anew"):
+    with pytest.raises(G2Error, match="delete it, and evaluate again"):
         run.results()
 
 

@@ -203,7 +203,7 @@ def test_versions_that_are_no_numbers(made, tmp_path, version):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda weights: weights["softmax_bias"].fill_(torch.nan), "softmax_bias is not finite; train it anew"),
+        (lambda weights: weights["softmax_bias"].fill_(torch.nan), "softmax_bias is not finite; train the model again"),
         (lambda weights: weights.update(more=torch.zeros(1)), "'more' has shape .1. F32, expected none"),
         (lambda weights: weights.update(softmax_bias=torch.zeros(3)), "'softmax_bias' has shape .3. F32, expected"),
         (

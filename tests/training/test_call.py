@@ -32,7 +32,7 @@ def test_tables_data_and_observer(tmp_path):
     trained = g2lstm.train(tables, tmp_path / "run", ["model.hidden=5"], observer=Watching())
     assert trained.recipe.model.hidden == 5
     assert steps
-    with pytest.raises(g2lstm.G2Error, match="holds a run already"):
+    with pytest.raises(g2lstm.G2Error, match="already holds a run"):
         g2lstm.train(tables, tmp_path / "run")
     again = g2lstm.train(tables, tmp_path / "run", ["model.hidden=5"], resume=True, data_dir=str(tmp_path))
     assert again.model.vocabulary_size == trained.model.vocabulary_size

@@ -94,7 +94,7 @@ def test_resuming_with_another_recipe_says_what_differs(tables, tmp_path):
 def test_resuming_uses_the_tokenizer_of_the_run(tables, tmp_path):
     train(parse_recipe(tables), tmp_path / "run", Silent())
     (tmp_path / "run/tokenizer.json").unlink()
-    with pytest.raises(G2Error, match=r"holds no tokenizer\.json"):
+    with pytest.raises(G2Error, match=r"has no tokenizer\.json"):
         train(parse_recipe(tables), tmp_path / "run", Silent(), resume=True)
 
 

@@ -14,6 +14,7 @@ from g2lstm.lab.study.plan import Measurement
 from g2lstm.lab.study.runner import Measuring
 from g2lstm.lab.study.significance import bleu_of, perplexity_of
 from g2lstm.runs.compressed import write_run
+from g2lstm.runs.records import Score
 from g2lstm.runs.trained import load, score
 from g2lstm.tasks.lm.cache import tune_cache
 from g2lstm.tasks.lm.evaluate import perplexity
@@ -65,7 +66,7 @@ def test_a_language_model_scores_as_eval_has_it(language, measurement):
         trained, Scoring(measurement.split, eval_gate=measurement.eval_gate, cache=measurement.cache is not None)
     )
     assert without_rows(result) == direct
-    assert direct in trained.run.results()
+    assert Score(**direct) in trained.run.results()
     sums = np.sum(result["by_sentence"], axis=0, keepdims=True)
     assert perplexity_of(sums)[0] == pytest.approx(result["perplexity"], rel=1e-4)
     assert len(result["by_sentence"]) == {"test": 30, "valid": 20}[measurement.split]
@@ -98,7 +99,7 @@ def test_a_compressed_model_scores_as_its_run_directory_would(language, tmp_path
     assert result["signature"] == direct["signature"]
     assert result["compressed"] == SPEC
     assert result["perplexity"] != measure(language, Measurement())["perplexity"]
-    assert not any("compressed" in score["signature"] for score in trained.run.results())
+    assert not any("compressed" in score.signature for score in trained.run.results())
 
 
 def test_a_tuned_cache_is_that_of_the_validation_set_and_of_the_uncompressed_model(language):

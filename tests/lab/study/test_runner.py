@@ -229,13 +229,14 @@ def test_saturation_is_that_of_the_weights_that_were_kept(finished, tmp_path):
 
 
 def test_an_uncompressed_score_is_in_result_json_as_eval_writes_it(finished):
+    from g2lstm.runs.records import Score
     from g2lstm.runs.trained import score
     from g2lstm.tasks.trained import Scoring
 
     study, out, _ = finished
     run = RunDirectory(out / study.runs[1].name)
     (saved,) = run.results()
-    assert saved == score(load(run.path), Scoring("test", eval_gate="soft"))
+    assert saved == Score(**score(load(run.path), Scoring("test", eval_gate="soft")))
 
 
 @pytest.mark.parametrize("cut", [1, 3])

@@ -1,0 +1,144 @@
+"""What the JSON files of a run directory say, as checked records."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from g2lstm.errors import G2Error
+from g2lstm.files import read_json
+
+MAX_BYTES = 2**28  # of a JSON file in a run directory
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+RecordT = TypeVar("RecordT", bound="Record")
+
+
+def _is_not_huge(number: int | float) -> int | float:
+    if isinstance(number, int) and abs(number) >= 2**63:
+        raise ValueError("the number is too large")
+    return number
+
+
+Number = Annotated[int | float, AfterValidator(_is_not_huge)]
+
+
+class Record(BaseModel):
+    """A JSON object; entries that it does not name are kept, because later versions may write more of them."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    @classmethod
+    def read(cls: type[RecordT], path: Path, remedy: str) -> RecordT:
+        """Reads a file.
+
+        Args:
+            path: the file.
+            remedy: what a user can do if it is damaged.
+        """
+        try:
+            return cls.model_validate(read_json(path, MAX_BYTES))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise G2Error(f"{path} is damaged: {where}{': ' if where else ''}{first['msg']}; {remedy}") from None
+        except G2Error as error:
+            raise G2Error(f"{error}; {remedy}") from None
+
+
+class Score(Record):
+    """A score with its signature, in result.json; which of the numbers it has depends on the task."""
+
+    perplexity: float | None = None
+    bleu: float | None = None
+    chrf: float | None = None
+    split: str
+    eval_gate: str
+    tokens: Count | None = None
+    sentences: Count | None = None
+    cache: str | None = None
+    dynamic: str | None = None
+    beam: Count | None = None
+    length_penalty: float | None = None
+    trained_on: str | None = None
+    compressed: str | None = None
+    recipe: str | None = None  # its hash; in scores of earlier versions only the signature has this and the next
+    data: str | None = None  # its name, and the beginnings of the checksums of its files
+    bleu_signature: str | None = None
+    chrf_signature: str | None = None
+    signature: str
+
+    @model_validator(mode="after")
+    def _has_a_number(self) -> "Score":
+        if self.perplexity is None and self.bleu is None:
+            raise ValueError("a score is a perplexity or a BLEU")
+        return self
+
+
+class Result(Record):
+    """result.json."""
+
+    scores: list[Score]
+
+
+class Sizes(Record):
+    """Bytes before and after compression."""
+
+    before: Count
+    after: Count
+    ratio: float | None = None
+    bits_per_weight: float | None = None
+
+
+class ScoreChange(Record):
+    """A score before and after compression."""
+
+    metric: str
+    split: str
+    before: float
+    after: float
+
+
+class SpeedChange(Record):
+    """A speed before and after compression."""
+
+    unit: str
+    how: str
+    before: float
+    after: float
+
+
+class CompressionReport(Record):
+    """compression.json of a compressed run, and each point of a sweep; None stands for what was not measured."""
+
+    spec: str
+    groups: dict[str, Sizes]
+    rest: Sizes
+    file: Sizes
+    bits_per_weight: float
+    score: ScoreChange | None = None
+    speed: SpeedChange | None = None
+
+
+class MetricsLine(Record):
+    """A line of metrics.jsonl: what kind it is, and numbers by name."""
+
+    __pydantic_extra__: dict[str, Number]
+    kind: str
+    step: Number
+    tokens: Number
+    seconds: Number
+
+    @classmethod
+    def parse(cls, values: Any) -> dict[str, Any]:
+        """The line as a plain mapping, since most of its names depend on the model.
+
+        Raises:
+            ValueError: it is no such line.
+        """
+        return dict(cls.model_validate(values))
+
+
+def without_none(record: BaseModel) -> Mapping[str, Any]:
+    """A record as JSON has it: what was not given is left out."""
+    return record.model_dump(exclude_unset=True)

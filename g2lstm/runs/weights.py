@@ -1,0 +1,110 @@
+"""The file of weights in a run directory: opened once, checked, and put into a model."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import safetensors
+from torch import nn
+
+from g2lstm.compression import storage
+from g2lstm.compression.encodings.base import brief
+from g2lstm.compression.model import install_
+from g2lstm.compression.storage import HEADER, parse_header, spec_of
+from g2lstm.errors import G2Error
+
+PLAIN, COMPRESSED = 1, 2  # versions of the file; a newer one is refused
+
+
+class Weights:
+    """An open file of weights.
+
+    Attributes:
+        path: the file.
+        facts: what it says about the training of the weights, such as the checksum of the data.
+    """
+
+    def __init__(self, path: Path, file: Any) -> None:
+        self.path, self._file = path, file
+        self.facts: dict[str, str] = file.metadata() or {}
+        version = self.facts.get("version", "")
+        if self.facts.get("format") != "g2lstm" or not version.isdecimal() or len(version) > 9:
+            raise G2Error(f"{path} was not written by g2lstm")
+        if int(version) > COMPRESSED:
+            raise G2Error(
+                f"{path} has version {version}, but this g2lstm reads up to {COMPRESSED}; install a newer one"
+            )
+
+    @cached_property
+    def spec(self) -> str | None:
+        """How the weights are compressed; None if they are not."""
+        header = self.facts.get(HEADER)
+        if header is None:
+            return None
+        try:
+            return str(spec_of(parse_header(header)))
+        except G2Error as error:
+            raise G2Error(f"{self.path} can't be read: {error}; compress the original again") from None
+
+    def check_plain(self) -> None:
+        """Raises for compressed weights."""
+        if self.spec is not None:
+            raise G2Error(
+                f"the weights in {self.path.parent} are compressed ({self.spec}) and can't be trained; use the run "
+                "they were made from"
+            )
+
+    def check_fits(self, model: nn.Module) -> None:
+        """Raises unless the weights are float32 and have the shapes of a model's; they are not read for this."""
+        self.check_plain()
+        expected = {name: (list(value.shape), "F32") for name, value in model.state_dict().items()}
+        slices = {name: self._file.get_slice(name) for name in self._file.keys()}  # noqa: SIM118, it is no mapping
+        found = {name: (part.get_shape(), part.get_dtype()) for name, part in slices.items()}
+        if wrong := sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)):
+            shapes = [" ".join(map(str, each.get(wrong[0], ["none"]))) for each in (found, expected)]
+            raise self._does_not_fit(f"{brief(wrong[0])} has shape {shapes[0]}, expected {shapes[1]}")
+
+    def fill_(self, model: nn.Module) -> None:
+        """Gives a model the weights, which must fit and be finite."""
+        self.check_fits(model)
+        weights = self._file.get_tensors()
+        if wrong := [name for name, value in weights.items() if not value.isfinite().all()]:
+            raise G2Error(f"{self.path} is broken: {wrong[0]} is not finite; train the model again")
+        model.load_state_dict(weights)
+
+    def fill_compressed_(self, model: nn.Module) -> None:
+        """Gives a model, which may be on the meta device, compressed weights, which must fit."""
+        stored = storage.load(self.path, self._file)
+        try:
+            install_(model, stored.matrices)
+        except G2Error as error:
+            raise self._does_not_fit(str(error)) from None
+        expected = {name: (tuple(value.shape), value.dtype) for name, value in model.named_parameters()}
+        found = {name: (tuple(value.shape), value.dtype) for name, value in stored.others.items()}
+        if wrong := sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)):
+            what = f"{wrong[0]} is {found.get(wrong[0], 'missing')}, expected {expected.get(wrong[0], 'nothing')}"
+            raise self._does_not_fit(what)
+        model.load_state_dict(stored.others, strict=False, assign=True)
+
+    def _does_not_fit(self, why: str) -> G2Error:
+        return G2Error(
+            f"{self.path} does not fit the recipe and the tokenizer: {why}; use the ones it was trained with"
+        )
+
+
+@contextmanager
+def open_weights(path: Path, remedy: str) -> Iterator[Weights]:
+    """Opens a file of weights; a broken or newer one is an error that says so.
+
+    Args:
+        path: the file.
+        remedy: what a user can do if it is broken.
+    """
+    try:
+        opened = safetensors.safe_open(path, framework="pt")
+    except (safetensors.SafetensorError, OSError) as error:
+        raise G2Error(f"{path} can't be read: {error}; it is broken. {remedy}") from None
+    with opened as file:
+        yield Weights(path, file)
