@@ -1,23 +1,47 @@
-"""What fuzz tests have in common: how many examples are tried, and how content is damaged."""
+"""What the fuzz tests share: how many examples they try, and how they damage files."""
 
+import inspect
 import os
 
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-# The same examples in every run, so that a failure is that of a change. With FUZZ=1 in the environment the long ones
-# differ from run to run: to look for what nobody has thought of.
+# The same examples in every run, so that a failure points to a change of the code. FUZZ=1 in the environment draws new
+# ones in the slow tests, to look for what nobody has thought of.
 SHORT = settings(
     derandomize=True,
     database=None,
     max_examples=60,
     suppress_health_check=[*settings.default.suppress_health_check, HealthCheck.function_scoped_fixture],
 )
-LONG = settings(SHORT, derandomize="FUZZ" not in os.environ, max_examples=1000)
+
+
+def fuzzed(few=60, many=1000):
+    """Makes two tests of a function that draws from `data`: one of a few examples, a slow one of many."""
+
+    def decorate(check):
+        def test(examples, **fixtures):
+            derandomize = examples == few or "FUZZ" not in os.environ
+
+            @settings(SHORT, derandomize=derandomize, max_examples=examples)
+            @given(st.data())
+            def try_examples(data):
+                check(data=data, **fixtures)
+
+            try_examples()
+
+        names = ["examples", *(name for name in inspect.signature(check).parameters if name != "data")]
+        parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+        test.__name__, test.__doc__, test.__module__ = check.__name__, check.__doc__, check.__module__
+        test.__signature__ = inspect.Signature(parameters)
+        return pytest.mark.parametrize("examples", [few, pytest.param(many, marks=pytest.mark.slow)])(test)
+
+    return decorate
 
 
 def damaged(data, content: bytes, most: int = 3) -> bytes:
-    """Content with bits flipped, parts cut out, put in or swapped, or an end cut off."""
+    """The content with bits flipped, parts removed, inserted or swapped, or its end cut off."""
     content = bytearray(content)
     for _ in range(data.draw(st.integers(1, most))):
         places = st.integers(0, max(len(content) - 1, 0))
@@ -46,7 +70,7 @@ JSON = st.recursive(
 
 
 def changed(data, value):
-    """JSON with a few of its values replaced, taken out or copied to another place."""
+    """The JSON with a few of its values replaced, removed or copied to another place."""
     for _ in range(data.draw(st.integers(1, 3))):
         table = value
         while True:

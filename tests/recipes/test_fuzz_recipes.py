@@ -14,7 +14,7 @@ from g2lstm import G2Error
 from g2lstm.recipes.files import recipe_to_toml
 from g2lstm.tasks import registry
 from g2lstm.tasks.recipes import load_recipe, parse_recipe
-from tests.fuzz import LONG, SHORT, changed, damaged
+from tests.fuzz import SHORT, changed, damaged, fuzzed
 
 SHIPPED = {file.name: file.read_bytes() for file in (files("g2lstm") / "recipes").iterdir() if file.suffix == ".toml"}
 LM = {"task": "lm", "data": {"name": "embedded"}, "train": {"epochs": 1}}
@@ -31,43 +31,19 @@ def check_file(path, content):
     assert parse_recipe(tomllib.loads(recipe_to_toml(recipe))) == recipe
 
 
-def check_bytes(tmp_path, data):
+@fuzzed()
+def test_damaged_recipes(tmp_path, data):
     check_file(tmp_path / "my.toml", damaged(data, data.draw(st.sampled_from(sorted(SHIPPED.values())))))
 
 
-def check_tables(tmp_path, data):
+@fuzzed()
+def test_recipes_that_say_something_else(tmp_path, data):
     tables = changed(data, tomllib.loads(data.draw(st.sampled_from(sorted(SHIPPED.values()))).decode()))
     try:
         content = tomli_w.dumps(tables).encode()
-    except (TypeError, ValueError, RecursionError):  # JSON has more values than TOML
+    except (TypeError, ValueError, RecursionError):  # JSON has values that TOML lacks
         return
     check_file(tmp_path / "my.toml", content)
-
-
-@SHORT
-@given(st.data())
-def test_damaged_recipes(tmp_path, data):
-    check_bytes(tmp_path, data)
-
-
-@SHORT
-@given(st.data())
-def test_recipes_that_say_something_else(tmp_path, data):
-    check_tables(tmp_path, data)
-
-
-@pytest.mark.slow
-@LONG
-@given(st.data())
-def test_many_damaged_recipes(tmp_path, data):
-    check_bytes(tmp_path, data)
-
-
-@pytest.mark.slow
-@LONG
-@given(st.data())
-def test_many_recipes_that_say_something_else(tmp_path, data):
-    check_tables(tmp_path, data)
 
 
 @SHORT

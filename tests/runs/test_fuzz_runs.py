@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
@@ -17,7 +16,7 @@ from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load
 from g2lstm.tasks.recipes import load_recipe
 from tests.cli.command import run as command
-from tests.fuzz import LONG, SHORT, damaged
+from tests.fuzz import damaged, fuzzed
 from tests.runs.test_compressed import compressed_run
 from tests.runs.toys import language_run, translation_run
 
@@ -53,9 +52,10 @@ def names(run):
     return sorted(path.name for path in run.iterdir() if path.is_file())
 
 
-def check_damage(made, folder, data):
+@fuzzed()
+def test_damaged_files_are_noticed_or_do_no_harm(made, tmp_path, data):
     source = made[data.draw(st.sampled_from(RUNS))]
-    run = folder / "run"
+    run = tmp_path / "run"
     shutil.rmtree(run, ignore_errors=True)
     shutil.copytree(source, run)
     file = run / data.draw(st.sampled_from(names(run)))
@@ -67,19 +67,6 @@ def check_damage(made, folder, data):
     except G2Error:
         return
     assert all(value.isfinite().all() for value in trained.model.state_dict().values())
-
-
-@SHORT
-@given(st.data())
-def test_damaged_files_are_noticed_or_do_no_harm(made, tmp_path, data):
-    check_damage(made, tmp_path, data)
-
-
-@pytest.mark.slow
-@LONG
-@given(st.data())
-def test_much_damage_is_noticed_or_does_no_harm(made, tmp_path, data):
-    check_damage(made, tmp_path, data)
 
 
 def empty(path):

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from g2lstm.errors import G2Error
 from g2lstm.text.tokenize import Tokenizer, train_bpe_tokenizer, train_word_tokenizer
-from tests.fuzz import LONG, SHORT, changed, damaged
+from tests.fuzz import changed, damaged, fuzzed
 
 LINES = ["the cat sat on the mat", "a dog"]
 FILES = [
@@ -33,38 +32,15 @@ def use(tokenizer: Tokenizer) -> None:
     assert [tokenizer.token_of(one) for one in range(len(tokenizer))]
 
 
-def check_bytes(path: Path, data: Any) -> None:
-    check(path, damaged(data, data.draw(st.sampled_from(FILES)).encode()))
-
-
-def check_json(path: Path, data: Any) -> None:
-    check(path, json.dumps(changed(data, json.loads(data.draw(st.sampled_from(FILES))))).encode())
-
-
-@SHORT
-@given(st.data())
+@fuzzed()
 def test_damaged_files(tmp_path: Path, data: Any) -> None:
-    check_bytes(tmp_path / "tokenizer.json", data)
+    check(tmp_path / "tokenizer.json", damaged(data, data.draw(st.sampled_from(FILES)).encode()))
 
 
-@SHORT
-@given(st.data())
+@fuzzed()
 def test_files_that_say_something_else(tmp_path: Path, data: Any) -> None:
-    check_json(tmp_path / "tokenizer.json", data)
-
-
-@pytest.mark.slow
-@LONG
-@given(st.data())
-def test_many_damaged_files(tmp_path: Path, data: Any) -> None:
-    check_bytes(tmp_path / "tokenizer.json", data)
-
-
-@pytest.mark.slow
-@LONG
-@given(st.data())
-def test_many_files_that_say_something_else(tmp_path: Path, data: Any) -> None:
-    check_json(tmp_path / "tokenizer.json", data)
+    content = json.dumps(changed(data, json.loads(data.draw(st.sampled_from(FILES)))))
+    check(tmp_path / "tokenizer.json", content.encode())
 
 
 SPLIT = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}

@@ -8,7 +8,6 @@ import signal
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from safetensors.torch import load, save
@@ -18,7 +17,7 @@ from g2lstm.training.checkpoint import _digest, load_checkpoint, write_state
 from g2lstm.training.environment import Interrupted
 from g2lstm.training.optim import load_optimizer_state, optimizer_state
 from g2lstm.training.progress import TrainingProgress
-from tests.fuzz import LONG, SHORT, changed
+from tests.fuzz import changed, fuzzed
 from tests.tasks.mt import test_training as test_mt
 from tests.training import test_loop
 from tests.training.observers import Silent
@@ -83,9 +82,10 @@ def go_on_with(saved, folder, state):
     go_on(copy)
 
 
-def check(saved, folder, data):
+@fuzzed(few=20, many=200)
+def test_a_state_made_up_is_refused_or_taken(saved, tmp_path, data):
     run, go_on = saved
-    copy = folder / "copy"
+    copy = tmp_path / "copy"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(run, copy)
     state, tensors = state_of(copy)
@@ -102,19 +102,6 @@ def check(saved, folder, data):
         go_on(copy)
     except (G2Error, Enough):
         return
-
-
-@settings(SHORT, max_examples=20)
-@given(data=st.data())
-def test_a_state_made_up_is_refused_or_taken(saved, tmp_path, data):
-    check(saved, tmp_path, data)
-
-
-@pytest.mark.slow
-@settings(LONG, max_examples=200)
-@given(data=st.data())
-def test_many_states_made_up_are_refused_or_taken(saved, tmp_path, data):
-    check(saved, tmp_path, data)
 
 
 @pytest.mark.parametrize(

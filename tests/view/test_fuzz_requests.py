@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz import JSON, LONG, SHORT, changed, damaged
+from tests.fuzz import JSON, SHORT, changed, damaged, fuzzed
 
 QUESTION = {"run": "g2", "text": "the cat sat .", "gate": "soft"}
 COUNTS = json.dumps({
@@ -29,7 +29,8 @@ def check(answer):
         assert answer.json()["error"]
 
 
-def send(client, data):
+@fuzzed()
+def test_any_request_is_answered(client, data):
     body = json.dumps(changed(data, {**QUESTION, "layer": 0, "position": 1})).encode()
     if data.draw(st.booleans()):
         body = damaged(data, body)
@@ -39,19 +40,6 @@ def send(client, data):
         headers[name] = data.draw(LATIN).encode("latin-1")
     path, method = data.draw(st.sampled_from(PATHS)), data.draw(st.sampled_from(["POST", "POST", "GET", "PUT"]))
     check(client.request(method, path, content=body, headers=headers))
-
-
-@SHORT
-@given(st.data())
-def test_any_request_is_answered(client, data):
-    send(client, data)
-
-
-@pytest.mark.slow
-@LONG
-@given(st.data())
-def test_many_requests_are_answered(client, data):
-    send(client, data)
 
 
 @SHORT
