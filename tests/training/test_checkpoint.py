@@ -105,12 +105,11 @@ def test_no_byte_of_a_checkpoint_can_change_unnoticed(tmp_path):
     for file in (path, path.with_suffix(".safetensors")):
         content = file.read_bytes()
         for index in range(len(content)):
-            for bit in (0, 5):
-                damaged = bytearray(content)
-                damaged[index] ^= 1 << bit
-                file.write_bytes(damaged)
-                with pytest.raises(G2Error, match="step-00000001"):
-                    load_checkpoint(path)
+            damaged = bytearray(content)
+            damaged[index] ^= 1 << index % 8
+            file.write_bytes(damaged)
+            with pytest.raises(G2Error, match="step-00000001"):
+                load_checkpoint(path)
         file.write_bytes(content)
     assert same(load_checkpoint(path), state)
 

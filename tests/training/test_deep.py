@@ -7,8 +7,8 @@ import pytest
 
 from g2lstm.tasks.recipes import load_recipe
 from g2lstm.text.pairs import mt_files
-from g2lstm.training.start import train_recipe as train
-from tests.training.pair import Curve
+from g2lstm.training.start import train_recipe
+from tests.training.toys import Recorder
 
 DEEP = ["model.layers=8", "model.residual=true", "model.embedding=64", "model.hidden=64"]
 SHORT = ["train.minutes=", "train.epochs=1", "train.best_by=loss", "train.optimizer.lr=5e-3"]
@@ -23,8 +23,8 @@ def entropy(path):
 @pytest.mark.slow
 def test_eight_layers_on_each_side_learn(tmp_path):
     """Counts of words are learnt without any layer; what goes beyond them has come through the stacks."""
-    curve = Curve()
-    train(load_recipe("embedded-mt", [*DEEP, *SHORT]), tmp_path / "run", curve)
-    before, after = curve.validations
+    curve = Recorder()
+    train_recipe(load_recipe("embedded-mt", [*DEEP, *SHORT]), tmp_path / "run", curve)
+    before, after = (validation.loss for validation in curve.validations)
     counts_alone = entropy(mt_files("embedded-mt")["valid"].target)
     assert after < 0.75 * counts_alone < counts_alone < before

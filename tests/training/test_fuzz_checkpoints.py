@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import shutil
-import signal
 
 import pytest
 import torch
@@ -14,15 +13,12 @@ from safetensors.torch import load, save
 
 from g2lstm import G2Error
 from g2lstm.training.checkpoint import _digest, load_checkpoint, write_state
-from g2lstm.training.environment import Interrupted
 from g2lstm.training.optim import load_optimizer_state, optimizer_state
 from g2lstm.training.progress import TrainingProgress
 from tests.fuzz import changed, fuzzed
-from tests.tasks.mt import test_training as test_mt
-from tests.training import test_loop
-from tests.training.observers import Silent
+from tests.training.toys import ADADELTA, ADAMW, NTASGD, interrupted, lm_recipe, make_trainer
 
-OPTIMIZERS = {"adamw": test_loop.ADAMW, "ntasgd": test_loop.NTASGD, "adadelta": test_mt.ADADELTA}
+OPTIMIZERS = {"adamw": ADAMW, "ntasgd": NTASGD, "adadelta": ADADELTA}
 
 
 class Enough(Exception):
@@ -30,29 +26,24 @@ class Enough(Exception):
 
 
 @pytest.fixture(scope="module", params=OPTIMIZERS)
-def saved(request, tmp_path_factory):
-    """A training that was cut, and how to go on with it for two updates in another folder."""
-    folder = tmp_path_factory.mktemp("saved")
-    text = folder / "text"
-    text.mkdir()
-    for split in ("train", "valid", "test"):
-        lines = (" ".join(f"w{line * word % 17}" for word in range(9)) for line in range(60))
-        (text / f"{split}.txt").write_text("\n".join(lines) + "\n")
+def saved(request, data, tmp_path_factory):
+    """An interrupted training run of each optimiser, and how to continue it elsewhere for two updates."""
+    return cut_run(data, tmp_path_factory.mktemp("saved") / "run", OPTIMIZERS[request.param])
 
-    def stop(progress):
-        if progress.step == 3:
-            os.kill(os.getpid(), signal.SIGINT)
 
+@pytest.fixture(scope="module")
+def saved_adamw(data, tmp_path_factory):
+    return cut_run(data, tmp_path_factory.mktemp("saved") / "run", ADAMW)
+
+
+def cut_run(data, out, optimizer):
     def enough(progress):
         if progress.step >= 5:
             raise Enough
 
-    def make(out, after):
-        return test_loop.make_trainer(text, out, Silent(after), OPTIMIZERS[request.param], epochs=1)
-
-    with pytest.raises(Interrupted):
-        make(folder / "run", stop).train()
-    return folder / "run", lambda out: make(out, enough).train(resume=True)
+    recipe = lm_recipe(data, optimizer=optimizer, epochs=1)
+    interrupted(recipe, out, 3)
+    return out, lambda run: make_trainer(recipe, run, enough).train(resume=True)
 
 
 def rewrite(run, state, tensors=None):
@@ -112,18 +103,18 @@ def test_a_state_made_up_is_refused_or_taken(saved, tmp_path, data):
         {"model": {}}, {"optimizer": None}, {"model": {"tensor": "no such tensor"}}, {"model": {"tensor": []}},
     ],
 )  # fmt: skip
-def test_parts_that_are_not_there(saved, tmp_path, change):
-    state, _ = state_of(saved[0])
+def test_parts_that_are_not_there(saved_adamw, tmp_path, change):
+    state, _ = state_of(saved_adamw[0])
     with pytest.raises(G2Error, match="belongs to another training run|did not write|does not fit|saved optimiser"):
-        go_on_with(saved, tmp_path, {**state, **change})
+        go_on_with(saved_adamw, tmp_path, {**state, **change})
 
 
 @pytest.mark.parametrize("position", [-1, 10**9, 10**400])
-def test_a_place_beyond_the_text(saved, tmp_path, position):
-    state, _ = state_of(saved[0])
+def test_a_place_beyond_the_text(saved_adamw, tmp_path, position):
+    state, _ = state_of(saved_adamw[0])
     state["processes"][0]["task"]["position"] = position
     with pytest.raises(G2Error, match="belongs to another training run"):
-        go_on_with(saved, tmp_path, state)
+        go_on_with(saved_adamw, tmp_path, state)
 
 
 @pytest.mark.parametrize(
@@ -155,8 +146,8 @@ def test_what_an_optimiser_never_remembers(memory):
         load_optimizer_state(optimizer, state)
 
 
-def test_tensors_that_are_too_many_for_the_model_are_not_read(saved, tmp_path):
-    run, go_on = saved
+def test_tensors_that_are_too_many_for_the_model_are_not_read(saved_adamw, tmp_path):
+    run, go_on = saved_adamw
     shutil.copytree(run, tmp_path / "copy")
     for tensors in (tmp_path / "copy/checkpoints").glob("*.safetensors"):
         os.truncate(tensors, 2**31)  # a hole, which takes no disk, but would take memory

@@ -11,14 +11,13 @@ from g2lstm.text.corpus import prepare_stream, prepare_tokenizer
 from g2lstm.text.windows import Columns
 from g2lstm.training.prepare import prepare
 from g2lstm.training.processes import noise_seed
-from tests.training import pair
+from tests.training.toys import mt_recipe, write_text
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_the_columns_of_all_processes_are_the_text_once(tmp_path, size):
-    pair.write_text(tmp_path / "data")
-    text = tmp_path / "data/train.txt"
-    stream = prepare_stream(text, prepare_tokenizer(text, cache=tmp_path), cache=tmp_path)
+def test_the_columns_of_all_processes_are_the_text_once(data, size):
+    text = data / "train.txt"
+    stream = prepare_stream(text, prepare_tokenizer(text, cache=data.parent), cache=data.parent)
     everyone = [Columns(stream, 8, rank=rank, world_size=size) for rank in range(size)]
     windows = [columns.window(0, columns.rows) for columns in everyone]
     read = torch.cat([window.tokens.t().flatten() for window in windows])
@@ -30,9 +29,8 @@ def test_the_columns_of_all_processes_are_the_text_once(tmp_path, size):
 
 @pytest.mark.parametrize("options", [{}, {"batch_tokens": 120}])
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_the_batches_of_all_processes_are_the_pairs_once(tmp_path, size, options):
-    pair.write_text(tmp_path / "data")
-    recipe = pair.mt_recipe(tmp_path / "data", **options)
+def test_the_batches_of_all_processes_are_the_pairs_once(data, size, options):
+    recipe = mt_recipe(data, **options)
     made = prepare(recipe, Accelerator(cpu=True)).learner
     tasks = [
         TranslationLearner(
@@ -53,8 +51,7 @@ def test_the_batches_of_all_processes_are_the_pairs_once(tmp_path, size, options
 
 def test_an_epoch_ends_with_the_batches_it_began_with(tmp_path):
     """Batches by tokens depend on the number of processes, each of which needs a pair of every batch."""
-    pair.write_text(tmp_path / "data")
-    recipe = pair.mt_recipe(tmp_path / "data", batch_tokens=60)
+    recipe = mt_recipe(write_text(tmp_path / "data", lines=61), batch_tokens=60)
     made = prepare(recipe, Accelerator(cpu=True)).learner
 
     def task(rank, size):

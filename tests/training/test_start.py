@@ -1,14 +1,15 @@
-"""Training from Python: the caller's settings are as before at the end."""
+"""Training from Python: `g2lstm.train` and `train_recipe`, which leave the caller's settings as they were."""
 
+import doctest
 import errno
 import shutil
-import signal
 import threading
 
 import pytest
 import torch
 from accelerate import Accelerator
 
+import g2lstm
 from g2lstm import G2Error, load
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.recipes import parse_recipe
@@ -16,8 +17,8 @@ from g2lstm.training.checkpoint import latest_checkpoint
 from g2lstm.training.environment import Interrupted
 from g2lstm.training.observe import Silent
 from g2lstm.training.prepare import prepare
-from g2lstm.training.start import train_recipe as train
-from tests.training.observers import Silent as Watching
+from g2lstm.training.start import train_recipe
+from tests.training.toys import Recorder, stop_at
 
 
 @pytest.fixture
@@ -36,28 +37,28 @@ def tables(tmp_path):
 
 def test_training_leaves_the_callers_settings_alone_and_runs_in_a_thread(tables, tmp_path):
     out = tmp_path / "run"
-    worker = threading.Thread(target=train, args=(parse_recipe(tables), out, Silent()))
+    worker = threading.Thread(target=train_recipe, args=(parse_recipe(tables), out))
     worker.start()
     worker.join()
     assert (out / "model.safetensors").is_file()
-    train(parse_recipe(tables), str(tmp_path / "again"), Silent())
+    train_recipe(parse_recipe(tables), str(tmp_path / "again"))
     assert (torch.tensor([1e-310], dtype=torch.float64) * 1.0).item() != 0.0
 
 
 def test_paths_in_the_recipe_mean_the_same_from_any_folder(tables, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tables["data"]["path"] = "data"
-    train(parse_recipe(tables), "run", Silent())
+    train_recipe(parse_recipe(tables), "run")
     monkeypatch.chdir("/")
     assert load(tmp_path / "run").split("test").read(0, 3).shape == (3,)
 
 
 def test_finetuning_starts_from_the_weights_and_keeps_the_tokenizer(tables, tmp_path):
-    train(parse_recipe(tables), tmp_path / "first", Silent())
+    train_recipe(parse_recipe(tables), tmp_path / "first")
     weights = RunDirectory(tmp_path / "first").load_weights()
     finetune = parse_recipe(tables, [f"train.finetune_from={tmp_path / 'first'}", "train.seed=7"])
     prepared = prepare(finetune, Accelerator(cpu=True))
-    assert all(torch.equal(prepared.task.model.state_dict()[name], value) for name, value in weights.items())
+    assert all(torch.equal(prepared.learner.model.state_dict()[name], value) for name, value in weights.items())
     with pytest.raises(G2Error, match="data.lowercase = False, not True; its tokenizer cannot change"):
         prepare(
             parse_recipe(tables, [f"train.finetune_from={tmp_path / 'first'}", "data.lowercase=true"]),
@@ -71,38 +72,38 @@ def test_finetuning_starts_from_the_weights_and_keeps_the_tokenizer(tables, tmp_
 
 
 def test_finetuning_goes_on_without_the_run_that_it_began_with(tables, tmp_path):
-    train(parse_recipe(tables), tmp_path / "first", Silent())
+    train_recipe(parse_recipe(tables), tmp_path / "first")
     finetune = parse_recipe(tables, [f"train.finetune_from={tmp_path / 'first'}", "train.epochs=3"])
-    train(finetune, tmp_path / "whole", Silent())
+    train_recipe(finetune, tmp_path / "whole")
     with pytest.raises(Interrupted):
-        train(finetune, tmp_path / "cut", Watching(lambda progress: progress.step == 2 and signal.raise_signal(2)))
+        train_recipe(finetune, tmp_path / "cut", Recorder(stop_at(2)))
     shutil.rmtree(tmp_path / "first")
-    train(finetune, tmp_path / "cut", Silent(), resume=True)
+    train_recipe(finetune, tmp_path / "cut", resume=True)
     ours, theirs = (RunDirectory(tmp_path / name).load_weights() for name in ("cut", "whole"))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     with pytest.raises(G2Error, match="first is not a run directory"):
-        train(finetune, tmp_path / "new", Silent())
+        train_recipe(finetune, tmp_path / "new")
 
 
 def test_resuming_with_another_recipe_says_what_differs(tables, tmp_path):
-    train(parse_recipe(tables), tmp_path / "run", Silent())
+    train_recipe(parse_recipe(tables), tmp_path / "run")
     other = parse_recipe(tables, ["data.vocabulary=20", "train.minutes=3"])
     with pytest.raises(G2Error, match="data.vocabulary was not set, is now 20; train.minutes was not set, is now 3"):
-        train(other, tmp_path / "run", Silent(), resume=True)
+        train_recipe(other, tmp_path / "run", resume=True)
 
 
 def test_resuming_uses_the_tokenizer_of_the_run(tables, tmp_path):
-    train(parse_recipe(tables), tmp_path / "run", Silent())
+    train_recipe(parse_recipe(tables), tmp_path / "run")
     (tmp_path / "run/tokenizer.json").unlink()
     with pytest.raises(G2Error, match=r"has no tokenizer\.json"):
-        train(parse_recipe(tables), tmp_path / "run", Silent(), resume=True)
+        train_recipe(parse_recipe(tables), tmp_path / "run", resume=True)
 
 
 @pytest.mark.parametrize("where", ["file", "file/below"])
 def test_a_folder_that_cannot_be_made(tables, tmp_path, where):
     (tmp_path / "file").write_text("")
     with pytest.raises(G2Error, match="choose"):
-        train(parse_recipe(tables), tmp_path / where, Silent())
+        train_recipe(parse_recipe(tables), tmp_path / where)
 
 
 def test_a_folder_of_others_is_not_touched(tables, tmp_path):
@@ -111,7 +112,7 @@ def test_a_folder_of_others_is_not_touched(tables, tmp_path):
     (theirs / "letter.txt").write_text("dear")
     (theirs / ".lock").write_text("theirs")
     with pytest.raises(G2Error, match="is not an empty folder"):
-        train(parse_recipe(tables), theirs, Silent())
+        train_recipe(parse_recipe(tables), theirs)
     assert (theirs / ".lock").read_text() == "theirs"
     assert len(list(theirs.iterdir())) == 2
 
@@ -130,7 +131,7 @@ def test_trainings_in_one_process_have_settings_of_their_own(tables, tmp_path):
 
     for name in ("fp32", "bf16", "fp32 again"):
         recipe = parse_recipe(tables, [f"train.precision={name.split()[0]}"])
-        train(recipe, tmp_path / name, Watching(name))
+        train_recipe(recipe, tmp_path / name, Watching(name))
     assert types == {"fp32": "no", "bf16": "bf16", "fp32 again": "no"}
     weights = {name: latest_checkpoint(RunDirectory(tmp_path / name).checkpoints)[0]["model"] for name in types}
     assert all(torch.equal(value, weights["fp32 again"][name]) for name, value in weights["fp32"].items())
@@ -144,14 +145,14 @@ def test_two_trainings_at_once_in_one_process_are_refused(tables, tmp_path):
     class Starting(Silent):
         def on_step(self, progress, share, values):
             with pytest.raises(G2Error, match="another training run is active in this Python process"):
-                train(parse_recipe(tables), tmp_path / "second", Silent())
+                train_recipe(parse_recipe(tables), tmp_path / "second")
             self.tried = True
 
     observer = Starting()
-    train(parse_recipe(tables), tmp_path / "first", observer)
+    train_recipe(parse_recipe(tables), tmp_path / "first", observer)
     assert observer.tried
     assert not (tmp_path / "second").exists()
-    train(parse_recipe(tables), tmp_path / "second", Silent())
+    train_recipe(parse_recipe(tables), tmp_path / "second")
 
 
 def test_a_full_disk_in_any_file_is_told(tables, tmp_path, monkeypatch):
@@ -162,18 +163,18 @@ def test_a_full_disk_in_any_file_is_told(tables, tmp_path, monkeypatch):
     with pytest.raises(
         G2Error, match=r"the disk of .*run is full: .*No space left.*free some space, then continue with --resume"
     ):
-        train(parse_recipe(tables), tmp_path / "run", Silent())
+        train_recipe(parse_recipe(tables), tmp_path / "run")
 
 
 def test_a_start_that_was_cut_short_can_be_taken_up(tables, tmp_path):
     """Killed after the tokenizer was written and before the recipe was, which is last."""
-    train(parse_recipe(tables), tmp_path / "whole", Silent())
+    train_recipe(parse_recipe(tables), tmp_path / "whole")
     out = tmp_path / "run"
     out.mkdir()
     (out / ".lock").touch()
     (out / "tokenizer.json").write_bytes((tmp_path / "whole/tokenizer.json").read_bytes()[:50])
     (out / ".recipe.toml.12ab.tmp").write_text("task")
-    train(parse_recipe(tables), out, Silent(), resume=True)
+    train_recipe(parse_recipe(tables), out, resume=True)
     found, expected = (
         latest_checkpoint(RunDirectory(one).checkpoints)[0]["model"] for one in (out, tmp_path / "whole")
     )
@@ -183,5 +184,28 @@ def test_a_start_that_was_cut_short_can_be_taken_up(tables, tmp_path):
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a GPU, which can do it")
 def test_float16_needs_a_gpu(tables, tmp_path):
     with pytest.raises(G2Error, match='train.precision = "fp16" needs a GPU, but there is none; use "bf16" or "fp32"'):
-        train(parse_recipe(tables, ["train.precision=fp16"]), tmp_path / "run", Silent())
+        train_recipe(parse_recipe(tables, ["train.precision=fp16"]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_example_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (example,) = [test for test in doctest.DocTestFinder().find(g2lstm.train, "train") if test.examples]
+    assert doctest.DocTestRunner().run(example).failed == 0
+    assert len(g2lstm.load("runs/tiny").run.results()) == 1
+
+
+def test_tables_data_and_observer(tables, tmp_path):
+    steps = []
+
+    class Watching(Silent):
+        def on_step(self, progress, share, values):
+            steps.append(progress.step)
+
+    trained = g2lstm.train(tables, tmp_path / "run", ["model.hidden=5"], observer=Watching())
+    assert trained.recipe.model.hidden == 5
+    assert steps
+    with pytest.raises(g2lstm.G2Error, match="already holds a run"):
+        g2lstm.train(tables, tmp_path / "run")
+    again = g2lstm.train(tables, tmp_path / "run", ["model.hidden=5"], resume=True, data_dir=str(tmp_path))
+    assert again.model.vocabulary_size == trained.model.vocabulary_size
