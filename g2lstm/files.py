@@ -1,4 +1,4 @@
-"""Reading files that anyone may have written, within limits; and writing them whole or not at all."""
+"""Reads files that anyone may have written, within limits, and writes files whole or not at all."""
 
 import errno
 import json
@@ -16,31 +16,31 @@ def read_bounded(path: Path, limit: int) -> bytes:
     """The content of a file of at most `limit` bytes.
 
     Raises:
-        G2Error: it is longer, or cannot be read, or is no file; pipes and devices might never end.
+        G2Error: it is longer, or can't be read, or is not a regular file; pipes and devices might never end.
     """
-    if not os.path.isfile(path):  # which raises for no name, however strange
+    if not os.path.isfile(path):  # never raises, however strange the name
         raise G2Error(f"{path} is not a file" if os.path.exists(path) else f"{path} does not exist")
     try:
         with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size <= limit:  # a file with holes can be of any length on any disk
+            if os.fstat(file.fileno()).st_size <= limit:  # a sparse file can be longer than the disk
                 return file.read()
     except OSError as error:
         raise G2Error(f"{path} cannot be read: {error.strerror}") from None
-    raise G2Error(f"{path} is longer than {limit:,} bytes, which such a file never is; put the right one there")
+    raise G2Error(f"{path} is longer than {limit:,} bytes, too long for such a file; put the right one there")
 
 
 def parse_json(
     text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None, *, allow_nan: bool = True
 ) -> Any:
-    """What JSON says.
+    """Parses JSON from anyone.
 
     Args:
         text: anything.
-        pairs: makes a table of its keys and values; `dict` if not given.
-        allow_nan: take NaN and infinities, which Python writes too.
+        pairs: makes a table from its keys and values; `dict` if not given.
+        allow_nan: whether to accept NaN and infinities, which Python also writes.
 
     Raises:
-        ValueError: it is none, or nested too deeply, or has a number of thousands of digits.
+        ValueError: it is not JSON, is nested too deeply, or has a number with thousands of digits.
     """
     try:
         return json.loads(text, object_pairs_hook=pairs, parse_constant=None if allow_nan else _refuse)
@@ -49,12 +49,12 @@ def parse_json(
 
 
 def read_json(path: Path, limit: int) -> Any:
-    """What a JSON file says that has at most `limit` bytes; one that says nothing is a `G2Error`."""
+    """The content of a JSON file of at most `limit` bytes; raises a `G2Error` if it is not valid."""
     content = read_bounded(path, limit)
     try:
         return parse_json(content)
     except ValueError as error:
-        raise G2Error(f"{path} is no JSON that can be used: {error}") from None
+        raise G2Error(f"{path} is not valid JSON: {error}") from None
 
 
 def _refuse(constant: str) -> None:
@@ -63,13 +63,13 @@ def _refuse(constant: str) -> None:
 
 @contextmanager
 def write_atomically(path: Path) -> Iterator[BinaryIO]:
-    """Opens a new file that takes the name `path` only when it is complete; after an error there is no trace of it.
+    """Opens a new file that gets the name `path` only once it is complete; an error leaves no trace of it.
 
     Args:
-        path: the final name; folders above it are made.
+        path: the final name; missing folders above it are created.
 
     Raises:
-        G2Error: the folder cannot be written to, or the disk is full.
+        G2Error: the folder can't be written to, or the disk is full.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     make_folder(path.parent)
@@ -88,15 +88,15 @@ def write_atomically(path: Path) -> Iterator[BinaryIO]:
         if not is_disk_full(error):
             raise
         raise G2Error(
-            f"{path} could not be written, the disk is full: {error.strerror}; what was there before is as it was. "
-            "Make room, and try again"
+            f"{path} could not be written, the disk is full: {error.strerror}; the old content is unchanged. "
+            "Make room and try again"
         ) from None
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder and those above it, if they are not there."""
+    """Creates a folder and those above it, unless they exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -108,12 +108,12 @@ def _refused(folder: Path, error: OSError) -> G2Error:
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Whether there was no room to write: on the disk, within the user's share of it, or within a file's limit."""
+    """Whether there was no room to write: the disk, the user's quota or the limit of a file's size is reached."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _sync_folder(folder: Path) -> None:
-    """The new name, too, is on the disk when this returns."""
+    """Makes sure that the new name is on the disk, too."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

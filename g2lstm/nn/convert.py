@@ -1,4 +1,4 @@
-"""Between `torch.nn.LSTM` and `G2LSTM`, one layer or a whole model, with the same output in evaluation."""
+"""Converts between `torch.nn.LSTM` and `G2LSTM`, one layer or a whole model, and keeps the output in evaluation."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +26,7 @@ def from_lstm(lstm: nn.LSTM, kind: type[G2LSTM] = G2LSTM, **options: Any) -> G2L
         raise G2Error(f"from_lstm takes a torch.nn.LSTM, got {type(lstm).__name__}")
     if (why := why_not(lstm, nn.LSTM)) is not None:
         raise G2Error(f"this layer cannot be converted: {why}")
-    layer = adopt(lstm, kind, **options)
+    layer = retype(lstm, kind, **options)
     _own_parameters(layer)
     _scale_rows([(layer, _evaluation_rule(layer))], invert=True)
     return layer
@@ -37,7 +37,7 @@ def to_lstm(layer: G2LSTM) -> nn.LSTM:
     if (why := why_not(layer, G2LSTM)) is not None:
         raise G2Error(f"this layer cannot be turned into a torch.nn.LSTM: {why}")
     _refuse_hard(layer, "this layer")
-    lstm = _retype(layer, nn.LSTM)
+    lstm = retype(layer, nn.LSTM)
     _own_parameters(lstm)
     _scale_rows([(lstm, _evaluation_rule(layer))])
     return lstm
@@ -46,30 +46,30 @@ def to_lstm(layer: G2LSTM) -> nn.LSTM:
 def convert_(model: Model, **options: Any) -> Model:
     """Turns every `torch.nn.LSTM` inside `model` into a `G2LSTM`, in place, with the same output in evaluation.
 
-    The parameters stay the same objects, so that an optimiser made before goes on working; a method or `eval_gate`
-    that has a temperature in evaluation ("sharpened", "tempered") scales their gate rows to keep the output. Hard
-    gates cannot keep it, and say so in a warning. Modules used in several places stay shared; references to a layer
-    that torch does not know of, as in a plain list, still hold the old one. Subclasses of `nn.LSTM`, layers under a
-    parametrisation and layers with parts of their own may compute something else, so they are left alone, as are
-    layers that are `G2LSTM` already, with a warning that names them.
+    The parameters stay the same objects, so an optimiser made before still works. A method or `eval_gate` with a
+    temperature in evaluation ("sharpened", "tempered") scales their gate rows to keep the output; hard gates change
+    it, with a warning. Modules used in several places stay shared, but references that torch does not know of, such as
+    those in a plain list, still point to the old layer. Subclasses of `nn.LSTM`, parametrised layers and layers with
+    parts of their own may compute something else, so they are left alone, with a warning that names them; so are
+    layers that already are `G2LSTM`.
 
     Args:
-        model: any module. If it is an `nn.LSTM` itself, use the returned layer.
+        model: any module. If it is itself an `nn.LSTM`, use the returned layer.
         **options: arguments of `G2LSTM`: method, tau, noise_rate, gates, eval_gate, weight_dropout, backend.
 
     Returns:
         The model.
     """
-    G2LSTM(1, 2, **options, device="meta")  # a wrong option shows before anything is changed
+    G2LSTM(1, 2, **options, device="meta")  # reports a wrong option before anything is changed
     wanted = dict(_convertible(model, nn.LSTM, "convert_"))
     for name, module in model.named_modules():
         if isinstance(module, G2LSTM) and options:
-            warnings.warn(f"convert_ leaves {_called(name)} alone: it is a G2LSTM already", stacklevel=2)
+            warnings.warn(f"convert_ leaves {_called(name)} alone: it already is a G2LSTM", stacklevel=2)
     if not any(isinstance(module, nn.LSTM | G2LSTM) for module in model.modules()):
         raise G2Error(f"found no torch.nn.LSTM inside {type(model).__name__}; there is nothing to convert")
     if wanted and options.get("eval_gate") == "hard":
         warnings.warn("hard gates change the output in evaluation: no torch.nn.LSTM has them", stacklevel=2)
-    made: dict[nn.Module, nn.Module] = {lstm: adopt(lstm, **options) for lstm in wanted.values()}
+    made: dict[nn.Module, nn.Module] = {lstm: retype(lstm, G2LSTM, **options) for lstm in wanted.values()}
     layers = [layer for layer in made.values() if isinstance(layer, G2LSTM)]
     rules = [(layer, _evaluation_rule(layer)) for layer in layers]
     _refuse_tied_elsewhere(model, set(made), rules)
@@ -80,11 +80,11 @@ def convert_(model: Model, **options: Any) -> Model:
 def freeze_(model: Model) -> Model:
     """Turns every `G2LSTM` inside `model` into a `torch.nn.LSTM` with the same output in evaluation, in place.
 
-    The opposite of `convert_`, for deployment: what is left needs no g2lstm. The parameters stay the same objects, so a
-    compressed layer, which lacks them, is refused.
+    The opposite of `convert_`, for deployment: the result does not need g2lstm. The parameters stay the same objects,
+    so compressed layers, which have none, are refused.
 
     Returns:
-        The model; if it is a `G2LSTM` itself, the new layer.
+        The model; if it is itself a `G2LSTM`, the new layer.
     """
     for name, module in model.named_modules():
         if isinstance(module, GatedLSTM) and not isinstance(module, G2LSTM):
@@ -95,7 +95,7 @@ def freeze_(model: Model) -> Model:
     wanted = dict(_convertible(model, G2LSTM, "freeze_"))
     for name, layer in wanted.items():
         _refuse_hard(layer, _called(name))
-    made: dict[nn.Module, nn.Module] = {layer: _retype(layer, nn.LSTM) for layer in wanted.values()}
+    made: dict[nn.Module, nn.Module] = {layer: retype(layer, nn.LSTM) for layer in wanted.values()}
     rules = [(layer, _evaluation_rule(layer)) for layer in wanted.values()]
     _refuse_tied_elsewhere(model, set(made), rules)
     _scale_rows(rules)
@@ -103,23 +103,18 @@ def freeze_(model: Model) -> Model:
 
 
 def why_not(module: nn.Module, kind: type[nn.RNNBase]) -> str | None:
-    """Why a module that is a `kind` cannot be taken for a plain one; None for one that can, and for other modules."""
+    """Why a module of this kind can't be treated as a plain one; None if it can, or is of another kind."""
     if not isinstance(module, kind):
         return None
     if type(module) is not kind:
         return f"{type(module).__name__} is a subclass of {kind.__name__} and may compute something else"
     missing = [name for name in module._flat_weights_names if name not in module._parameters]
     if missing:
-        return f"its {missing[0]} is not a parameter (weight_norm or a like hook computes it)"
+        return f"its {missing[0]} is not a parameter (weight_norm or a similar hook computes it)"
     own = {*module._parameters, *module._buffers, *module._modules} - set(module._flat_weights_names)
     if own:
         return f"it holds {sorted(own)[0]!r}, which no {kind.__name__} has"
     return None
-
-
-def adopt(lstm: nn.LSTM, kind: type[G2LSTM] = G2LSTM, **options: Any) -> G2LSTM:
-    """A G2LSTM that holds the very parameters of `lstm`, unscaled."""
-    return _retype(lstm, kind, **options)
 
 
 def _called(name: str) -> str:
@@ -127,7 +122,7 @@ def _called(name: str) -> str:
 
 
 def _convertible(model: nn.Module, kind: type[Recurrent], action: str) -> Iterator[tuple[str, Recurrent]]:
-    """The layers of this kind by name, but for those that are left alone, which are named in a warning."""
+    """The layers of this kind by name; warns of those that are left alone."""
     for name, module in model.named_modules():
         if (why := why_not(module, kind)) is not None:
             warnings.warn(f"{action} leaves {_called(name)} alone: {why}", stacklevel=3)
@@ -140,9 +135,10 @@ def shape_of(layer: nn.RNNBase | GatedLSTM) -> dict[str, Any]:
     return {name: getattr(layer, name) for name in _SHAPE}
 
 
-def _retype(old: nn.RNNBase, kind: Callable[..., Recurrent], **options: Any) -> Recurrent:
+def retype(old: nn.RNNBase, kind: Callable[..., Recurrent], **options: Any) -> Recurrent:
+    """A layer of another class that holds the very parameters of `old`, unscaled."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # dropout with one layer: said when `old` was made
+        warnings.simplefilter("ignore", UserWarning)  # about dropout with one layer: it came when `old` was made
         new = kind(**shape_of(old), device="meta", **options)
     for name in old._flat_weights_names:
         setattr(new, name, getattr(old, name))
@@ -160,7 +156,7 @@ def _own_parameters(layer: nn.RNNBase) -> None:
 
 
 def _evaluation_rule(layer: G2LSTM) -> GateRule:
-    """The layer's gates in evaluation, whatever mode it is in, as far as weights can express them."""
+    """The layer's gates in evaluation, whatever its mode, as far as weights can express them."""
     is_tempered = layer.method == "gumbel" and layer.eval_gate == "tempered"
     return GateRule(layer.tau if layer.method == "sharpened" or is_tempered else 1.0, layer.gates)
 
@@ -171,7 +167,7 @@ def _scaled_names(layer: nn.RNNBase) -> list[str]:
 
 @torch.no_grad()
 def _scale_rows(rules: list[tuple[Any, GateRule]], invert: bool = False) -> None:
-    """Folds each layer's temperature into its gate rows, in place; or takes it out again. Shared weights once."""
+    """Folds each layer's temperature into its gate rows, in place, or takes it out again; shared weights only once."""
     done: set[nn.Parameter] = set()
     for layer, rule in rules:
         for name in _scaled_names(layer):
@@ -185,14 +181,14 @@ def _scale_rows(rules: list[tuple[Any, GateRule]], invert: bool = False) -> None
 
 
 def _refuse_tied_elsewhere(model: nn.Module, replaced: set[nn.Module], rules: list[tuple[Any, GateRule]]) -> None:
-    """A weight that is to be scaled must have no other use, or that would change."""
+    """Raises if a weight that will be scaled has another use, which would change too."""
     rule_of: dict[nn.Parameter, GateRule] = {}
     for layer, rule in rules:
         for name in _scaled_names(layer):
             other = rule_of.setdefault(getattr(layer, name), rule)
             if other != rule and not (other.is_plain and rule.is_plain):
                 raise G2Error(
-                    f"two layers share their {name} but not their temperature in evaluation, so no weights serve both; "
+                    f"two layers share their {name} but not their temperature in evaluation, so no weights suit both; "
                     "give them the same method, tau and eval_gate first"
                 )
     for module_name, module in model.named_modules():

@@ -1,14 +1,11 @@
-"""The gates of the paper: how pre-activations become gates, the values that callers see, and the Proposition."""
+"""The gates of the paper: how pre-activations become gates, and the values that callers see."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-from g2lstm.errors import G2Error
 
 NOISY_GATES = {"if": 2, "ifo": 3}  # which gates are pushed towards 0 or 1, and how many these are
 EVAL_GATES = ("soft", "tempered", "hard")
@@ -119,21 +116,3 @@ def sampled_gate(alpha: Tensor, tau: float, noise: Tensor | None = None) -> Tens
 def hard_gate(alpha: Tensor) -> Tensor:
     """1[alpha >= 0], with no gradient; a NaN stays a NaN."""
     return torch.where(alpha.detach().isnan(), alpha.detach(), (alpha.detach() >= 0).to(alpha.dtype))
-
-
-def saturation_probability(alpha: Tensor, tau: float, epsilon: float) -> Tensor:
-    """The Proposition's closed form, P(G(alpha, tau) >= 1 - epsilon); of -alpha it is P(G(alpha, tau) <= epsilon)."""
-    return torch.sigmoid(alpha - tau * _log_odds(epsilon))
-
-
-def saturation_bounds(alpha: Tensor, tau: float, epsilon: float) -> tuple[Tensor, Tensor]:
-    """The Proposition's bounds: P(D=1) - (tau/4) log(1/epsilon) <= P(G >= 1 - epsilon) <= P(D=1)."""
-    _log_odds(epsilon)
-    above = torch.sigmoid(alpha)
-    return above - tau / 4 * math.log(1 / epsilon), above
-
-
-def _log_odds(epsilon: float) -> float:
-    if not 0 < epsilon < 0.5:
-        raise G2Error(f"epsilon must lie strictly between 0 and 1/2 for the Proposition to hold, got {epsilon}")
-    return math.log(1 / epsilon - 1)

@@ -55,7 +55,7 @@ class GatedLSTM(nn.Module):
         raise NotImplementedError
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """As for any module, but an option that cannot be is refused, whenever it is set."""
+        """As for any module, but checks options whenever they are set."""
         given: Any = checked_option(name, value) if name in OPTIONS else value
         super().__setattr__(name, given)
 
@@ -72,11 +72,11 @@ class GatedLSTM(nn.Module):
 
         Args:
             input: (T, B, I), (B, T, I) if batch_first, (T, I) unbatched, or a PackedSequence.
-            hx: first states h (L * D, B, R) and c (L * D, B, H), zero if absent; without B if unbatched.
+            hx: the first states h (L * D, B, R) and c (L * D, B, H), without B if unbatched; zero if not given.
             return_gates: also return the gate values.
             noise: the noise to use, one tensor per layer and direction, rate already applied: (T, B, 2H), or (N, 2H)
                 for a PackedSequence; i then f, and o where that is sampled too. Only in training.
-            generator: where to draw the noise from; torch's default generator if absent.
+            generator: source of the noise; torch's default generator if not given.
 
         Returns:
             output, (h, c), and with `return_gates` also `Gates`.
@@ -156,14 +156,14 @@ class GatedLSTM(nn.Module):
         return 2 if self.bidirectional else 1
 
     def gate_rule(self) -> GateRule:
-        """How pre-activations become gates in the present mode."""
+        """How pre-activations become gates in the current mode."""
         hard = not self.training and self.eval_gate == "hard"
-        # The sharpened sigmoid is the model itself, in evaluation too; of a G2 model it is a reading of it.
+        # A sharpened model has its temperature in evaluation too; for a G2 model that is one way to read its gates.
         has_temperature = self.training or self.eval_gate == "tempered" or self.method == "sharpened"
         return GateRule(self.tau if has_temperature and self.method != "sigmoid" else 1.0, self.gates, hard)
 
     def _noise(self, x: Tensor, generator: torch.Generator | None) -> list[Tensor] | list[None]:
-        """Fresh noise for each direction of one layer; None where the method has none."""
+        """Fresh noise for each direction of one layer; None if the method has no noise."""
         if not (self.training and self.method == "gumbel" and self.noise_rate > 0):
             return [None] * self.directions
         shape = (*x.shape[:-1], GateRule(gates=self.gates).noisy_gates * self.hidden_size)
@@ -187,19 +187,19 @@ class G2LSTM(GatedLSTM, nn.RNNBase):
     Args:
         input_size: features of the input.
         hidden_size: units, H.
-        num_layers: layers, one upon the other.
+        num_layers: how many layers are stacked.
         bias: whether the gates have biases.
-        batch_first: input and output as (B, T, features) instead of (T, B, features). States are not affected.
-        dropout: on the output of each layer but the last, while training.
-        bidirectional: a second direction reads from the end; outputs are joined.
-        proj_size: width of a projection of h; 0 for none.
+        batch_first: whether input and output are (B, T, features) instead of (T, B, features); states stay the same.
+        dropout: probability of dropout between layers, while training.
+        bidirectional: whether a second direction reads from the end; outputs are joined.
+        proj_size: width of a projection of h; 0 for no projection.
         method: "gumbel" (the paper's G2), "sigmoid" (a plain LSTM) or "sharpened" (temperature without noise, in
             training and in evaluation).
         tau: temperature; 0.9 for "gumbel" and 0.2 for "sharpened" unless given. "sigmoid" has none.
         noise_rate: probability that a gate element gets noise, in [0, 1]; the paper's experiments use 0.2.
-        gates: which gates are pushed to 0 or 1: "if", or "ifo" for the output gate too.
+        gates: which gates are pushed towards 0 or 1: "if", or "ifo" to include the output gate.
         eval_gate: in evaluation, "soft" sigmoid(a), "tempered" sigmoid(a / tau) or "hard" 1[a >= 0].
-        weight_dropout: DropConnect, the probability that a recurrent weight is dropped for one forward call.
+        weight_dropout: DropConnect, the probability of dropping a recurrent weight for one forward call.
         backend: "auto", "native" (CPU kernel), "stock" (torch's fused LSTM) or "reference" (a plain loop).
         device: of the parameters.
         dtype: of the parameters.
@@ -264,7 +264,7 @@ class G2LSTM(GatedLSTM, nn.RNNBase):
         return Weights(w_x, w_h, b_x, b_h, rest[-1] if self.proj_size else None, choice)
 
     def extra_repr(self) -> str:
-        """The arguments of `torch.nn.LSTM` that differ from its defaults, then ours."""
+        """The arguments of `torch.nn.LSTM` that differ from its defaults, followed by ours."""
         ours = f"method={self.method}, gates={self.gates}, eval_gate={self.eval_gate}"
         if self.method != "sigmoid":
             ours += f", tau={self.tau}"
@@ -288,8 +288,8 @@ class G2LSTM(GatedLSTM, nn.RNNBase):
 
         Args:
             lstm: the layer to start from.
-            **options: this class's own arguments: method, tau, noise_rate, ... With eval_gate "hard" the output is
-                another, since no `torch.nn.LSTM` has hard gates.
+            **options: this class's own arguments: method, tau, noise_rate, ... With eval_gate "hard" the output
+                differs, since `torch.nn.LSTM` has no hard gates.
         """
         from g2lstm.nn.convert import from_lstm
 

@@ -1,4 +1,4 @@
-"""The mode in which a model is evaluated: no dropout, no noise, and which reading of the gates."""
+"""A model in evaluation: no dropout, no noise, and one of the three ways to compute its gates."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,18 +14,18 @@ def lstms(model: nn.Module) -> list[GatedLSTM]:
 
 
 def set_eval_gate(model: nn.Module, eval_gate: str) -> None:
-    """How the gates of all layers are computed in evaluation: "soft", "tempered" or "hard"."""
+    """Sets how all layers compute their gates in evaluation: "soft", "tempered" or "hard"."""
     for layer in lstms(model):
         layer.eval_gate = eval_gate
 
 
 @contextmanager
 def evaluating(model: nn.Module, eval_gate: str | None = None) -> Iterator[None]:
-    """The model in evaluation mode with these gates; both are as before at the end.
+    """Puts the model into evaluation mode with these gates, and restores both at the end.
 
     Args:
         model: with or without `G2LSTM` layers.
-        eval_gate: "soft", "tempered" or "hard"; None for the model's own.
+        eval_gate: "soft", "tempered" or "hard"; None to leave them as they are.
     """
     layers = lstms(model)
     modes, gates = [(module, module.training) for module in model.modules()], [layer.eval_gate for layer in layers]

@@ -122,11 +122,6 @@ def _last_noisy_word(rate: float, dtype: torch.dtype) -> int:
     return round(rate * 2 ** _bits_used(dtype)) - 1
 
 
-def runs_eagerly() -> bool:
-    """Whether tensors are what they seem: neither the compiler nor a transform of `torch.func` stands in between."""
-    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
-
-
 def draw_drop(probability: float) -> Tensor:
     """A fresh choice of weights to drop, each with this probability: all that `drop` needs, again and again.
 

@@ -1,4 +1,4 @@
-"""`record_gates`: the gates of every LSTM inside a model, while it is used as usual."""
+"""`record_gates`: records the gates of every LSTM inside a model while it is used as usual."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.convert import adopt, why_not
+from g2lstm.nn.convert import retype, why_not
 from g2lstm.nn.gate import Gates
-from g2lstm.nn.lstm import GatedLSTM
+from g2lstm.nn.lstm import G2LSTM, GatedLSTM
 
 
 class GateRecord(Mapping[str, list[Gates]]):
-    """For each LSTM inside the model, by its name there, the gates of its forward calls in order.
+    """The gates of each LSTM inside a model, by its name there: one `Gates` per forward call, in order.
 
-    A model that is an LSTM itself has the name "".
+    A model that is itself an LSTM has the name "".
     """
 
     def __init__(self, names: list[str]) -> None:
@@ -38,8 +38,8 @@ class GateRecord(Mapping[str, list[Gates]]):
 def record_gates(model: nn.Module) -> Iterator[GateRecord]:
     """Records the gates of every `G2LSTM` and `torch.nn.LSTM` inside `model` while the block runs.
 
-    Outputs, gradients and random numbers are those of the model without recording. The values are detached. An
-    `nn.LSTM` with dropout between its layers can be recorded in evaluation only: its masks cannot be seen.
+    Recording changes neither outputs nor gradients nor random numbers. The values are detached. An `nn.LSTM` with
+    dropout between its layers can be recorded in evaluation only, because its masks are hidden.
 
     Examples:
         >>> with g2lstm.record_gates(model) as record:
@@ -59,7 +59,7 @@ def record_gates(model: nn.Module) -> Iterator[GateRecord]:
             if isinstance(layer, GatedLSTM):
                 if layer._gate_listener is not None:
                     raise G2Error(
-                        f"the gates of {name or 'the model'} are being recorded already; end that block first"
+                        f"the gates of {name or 'the model'} are already being recorded; end that block first"
                     )
                 layer._gate_listener = record[name].append
                 stack.callback(setattr, layer, "_gate_listener", None)
@@ -74,9 +74,9 @@ def _record_plain(
 ) -> None:
     if lstm.training and lstm.dropout > 0 and lstm.num_layers > 1:
         raise G2Error(
-            f"{name or 'the model'} is a torch.nn.LSTM in training with dropout between its layers, whose gates "
-            "cannot be seen from outside; call model.eval(), or g2lstm.convert_(model, method='sigmoid') first"
+            f"{name or 'the model'} is a torch.nn.LSTM in training with dropout between its layers, so its "
+            "gates can't be seen from outside; call model.eval(), or g2lstm.convert_(model, method='sigmoid') first"
         )
     with torch.no_grad():
-        _, _, gates = adopt(lstm, method="sigmoid")(*args, **kwargs, return_gates=True)
+        _, _, gates = retype(lstm, G2LSTM, method="sigmoid")(*args, **kwargs, return_gates=True)
     calls.append(gates)

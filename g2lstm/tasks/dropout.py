@@ -7,17 +7,17 @@ from g2lstm.errors import G2Error
 
 
 def check_dropout(name: str, probability: float) -> None:
-    """Raises unless this is a probability of dropping that leaves something."""
+    """Raises unless this is a probability below 1."""
     if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability < 1:
         raise G2Error(f"{name} is a probability and must lie in [0, 1), got {probability!r}; 0 turns it off")
 
 
 def locked_dropout(x: Tensor, probability: float) -> Tensor:
-    """Variational dropout: one mask for all time steps of a sequence, kept values grown to keep the mean.
+    """Variational dropout: one mask for all time steps of a sequence, with the kept values scaled up to keep the mean.
 
     Args:
         x: (T, B, H).
-        probability: that a feature of a sequence is zero, in [0, 1).
+        probability: of zeroing a feature of a sequence, in [0, 1).
     """
     if probability == 0:
         return x
@@ -27,15 +27,15 @@ def locked_dropout(x: Tensor, probability: float) -> Tensor:
 
 
 def word_dropout(embedded: Tensor, tokens: Tensor, vocabulary_size: int, probability: float) -> Tensor:
-    """Drops whole words: a dropped word is zero wherever it occurs, the others grow to keep the mean.
+    """Drops whole words: a dropped word is zero wherever it occurs, and the others are scaled up to keep the mean.
 
-    The same as zeroing rows of the embedding matrix before the lookup, without a copy of that matrix.
+    This equals zeroing rows of the embedding matrix before the lookup, but does not copy that matrix.
 
     Args:
         embedded: (T, B, E), the embeddings of `tokens`.
         tokens: (T, B), integers below `vocabulary_size`.
-        vocabulary_size: V, how many words there are.
-        probability: that a word is dropped, in [0, 1).
+        vocabulary_size: V.
+        probability: of dropping a word, in [0, 1).
     """
     if probability == 0:
         return embedded

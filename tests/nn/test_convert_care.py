@@ -108,7 +108,7 @@ def test_hard_gates_are_said_to_change_the_output():
 
 def test_a_converted_model_keeps_its_options():
     model = convert_(nn.ModuleList([nn.LSTM(I, H)]), noise_rate=0.5)
-    with pytest.warns(UserWarning, match="0 alone: it is a G2LSTM already"):
+    with pytest.warns(UserWarning, match="0 alone: it already is a G2LSTM"):
         convert_(model, noise_rate=0.1)
     assert model[0].noise_rate == 0.5
     with pytest.raises(G2Error, match="tau"):

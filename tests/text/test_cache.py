@@ -50,7 +50,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int)
             keep_file(path, b"second")
     else:
         with pytest.raises(
-            G2Error, match=r"file could not be written, the disk is full: .*; what was there before is as"
+            G2Error, match=r"file could not be written, the disk is full: .*; the old content is unchanged"
         ):
             keep_file(path, b"second")
     assert path.read_bytes() == b"first"

@@ -23,7 +23,7 @@ namespace {
 // A panel holds, for each k of the inner dimension, the up to four vectors of columns that k contributes to.
 template <class Real> struct Panels {
   static constexpr int lanes = Simd<Real>::lanes, stride = kGates * lanes;
-  int64_t depth, vectors, count;  // `vectors` of columns in all, dealt out to the panels as evenly as may be
+  int64_t depth, vectors, count;  // `vectors` of columns in all, spread over the panels as evenly as possible
   Buffer<Real> data;
   Panels(int64_t depth, int64_t vectors)
       : depth(depth), vectors(vectors), count(ceil_div(vectors, kGates)), data(depth * count * stride) {}
@@ -101,10 +101,10 @@ inline void product(int count, const Real* const* rows, const Real* panel, int64
   }
 }
 
-// What one thread does of a layer: some of its sequences, and some of the columns of each of its products.
+// One thread's share of a layer: some of its sequences, and some of the columns of each of its products.
 struct Part {
   Range sequences;
-  int thread, threads;  // that share the columns
+  int thread, threads;  // those that share the columns
   Range of(int64_t items) const { return share(items, thread, threads); }
   void meet() const {
     if (threads > 1) barrier();
@@ -151,7 +151,7 @@ void multiply_into(Real* to, int64_t columns, const Real* const* rows, int64_t r
 
 // ---------------------------------------------------------------------------------------------------- layer
 
-// What both passes know of a layer. Step s of the recurrence has `rows[s]` sequences, whose values are the rows from
+// What both passes know about a layer. Step s of the recurrence has `rows[s]` sequences, whose values are the rows from
 // `offset[s]` on in every (N, ...) matrix; a backward direction lists its steps last to first.
 struct Layer {
   int64_t steps, batch, hidden, projected;  // projected: the width of h if W_hr is there, else 0
@@ -160,7 +160,7 @@ struct Layer {
   int noisy_gates;  // 2: temperature and noise on i, f; 3: on i, f, o
   int64_t width() const { return projected ? projected : hidden; }
 
-  // The sequences of one of `threads` threads, such that all have about as many steps to do.
+  // The sequences of one of `threads` threads, so that all threads have about the same number of steps to do.
   Range sequences_of(int thread, int threads) const {
     int64_t total = 0, before = 0, r = 0;
     for (int64_t s = 0; s < steps; ++s) total += rows[s];
@@ -173,7 +173,7 @@ struct Layer {
     return {begin, boundary(thread + 1)};
   }
 
-  // Sequences are independent of each other: a thread that has them to itself waits for nobody, but reads all weights.
+  // Sequences are independent: a thread that owns some never waits for others, but has to read all weights.
   Part part(int thread, int threads, int64_t weight_bytes) const {
     if (weight_bytes <= cache_bytes() * 3 / 4 && batch >= 2 * threads)
       return {sequences_of(thread, threads), 0, 1};
@@ -199,7 +199,7 @@ void forward(const Layer& l, Real* gates, const Real* noise, const Real* w_h, co
     if (w_r) m_now[r] = unprojected.data + r * H;
   }
 
-  // Each thread's own, and made here: no exception may leave a parallel region.
+  // One for each thread, made here because no exception may leave a parallel region.
   std::vector<std::vector<const Real*>> h_rows(thread_limit, h_first), c_rows(thread_limit, c_first);
 
   in_parallel(thread_limit, [&](int thread, int threads) {
@@ -212,7 +212,7 @@ void forward(const Layer& l, Real* gates, const Real* noise, const Real* w_h, co
     std::vector<const Real*>&h_before = h_rows[thread], &c_before = c_rows[thread];
     for (int64_t s = 0; s < l.steps; ++s) {
       const int64_t n = std::min(l.rows[s], part.sequences.end) - begin, at = l.offset[s] + begin;
-      if (n <= 0) continue;  // also for all threads that share columns, who have the same sequences
+      if (n <= 0) continue;  // so do all threads that share the columns, since they have the same sequences
       multiply<Real>(&h_before[begin], n, recurrent, part, [&](int64_t first, int count, int64_t p, auto& sum) {
         const int64_t unit = p * lanes;
         const int used = int(std::min<int64_t>(lanes, H - unit));

@@ -24,7 +24,7 @@ struct Stream {
 
   uint64_t word(int64_t k) const { return mix<uint64_t>(seed + uint64_t(k + 1) * gamma); }
 
-  Words64 words(int64_t first) const {  // as many as fill a vector
+  Words64 words(int64_t first) const {  // enough to fill a vector
     Words64 counter;
     for (int lane = 0; lane < kWords64; ++lane) counter[lane] = uint64_t(lane) * gamma;
     return mix<Words64>(counter + (seed + uint64_t(first + 1) * gamma));
@@ -33,7 +33,7 @@ struct Stream {
 
 }  // namespace
 
-// Logistic noise: of an element's 32 bits, values up to `last` carry noise, the others none; last >= 0.
+// Logistic noise: if an element's 32 bits are at most `last` it gets noise, else 0; last >= 0.
 EXPORT int g2lstm_noise_float32(int64_t seed, int64_t gamma, float* noise, int64_t count, int64_t last, int threads) {
   const Stream stream{uint64_t(seed), uint64_t(gamma)};
   const Words32 last_words = uint32_t(last) - Words32{};
@@ -53,7 +53,7 @@ EXPORT int g2lstm_noise_float32(int64_t seed, int64_t gamma, float* noise, int64
   return 0;
 }
 
-// The same with 62 bits an element, so that no integer overflows.
+// The same with 62 bits per element, so that no integer overflows.
 EXPORT int g2lstm_noise_float64(int64_t seed, int64_t gamma, double* noise, int64_t count, int64_t last, int threads) {
   const Stream stream{uint64_t(seed), uint64_t(gamma)};
   in_parallel(useful_threads(threads, count), [&](int thread, int thread_count) {
@@ -68,7 +68,7 @@ EXPORT int g2lstm_noise_float64(int64_t seed, int64_t gamma, double* noise, int6
 
 namespace {
 
-// DropConnect: of an element's 32 bits, values below `dropped` make it 0; the others are multiplied by `scale`.
+// DropConnect: an element whose 32 bits are below `dropped` becomes 0; the others are multiplied by `scale`.
 template <class Real>
 int drop(int64_t seed, int64_t gamma, const Real* from, Real* to, int64_t count, int64_t dropped, double scale,
          int threads) {

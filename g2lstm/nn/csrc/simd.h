@@ -60,7 +60,7 @@ template <class Real> inline Vector<Real> load(const Real* from) {
 }
 template <class Real> inline void store(Real* to, Vector<Real> v) { std::memcpy(to, &v, sizeof v); }
 
-// The first `count` lanes only: the last panel of a width that is no multiple of the vector's.
+// The first `count` lanes only, for the last panel of a width that is not a multiple of the vector's.
 template <class Real> inline Vector<Real> load(const Real* from, int count) {
   if (count == Simd<Real>::lanes) return load(from);
   Vector<Real> v{};
@@ -72,12 +72,12 @@ template <class Real> inline void store(Real* to, Vector<Real> v, int count) {
   std::memcpy(to, &v, count * sizeof(Real));
 }
 
-// 1 / x; a division takes longer than an exponential, so where the processor has an approximation it is refined instead.
+// 1 / x. A division takes longer than an exponential, so an approximation by the processor is refined where it exists.
 template <class Real> inline Vector<Real> reciprocal(Vector<Real> x) { return Real(1) / x; }
 #if defined(__AVX512F__)
 template <> inline Vector<float> reciprocal<float>(Vector<float> x) {
   const Vector<float> y = (Vector<float>)_mm512_rcp14_ps((__m512)x);
-  return y * (2.0f - x * y);  // one step of Newton's doubles the 14 bits
+  return y * (2.0f - x * y);  // one Newton step doubles the 14 bits
 }
 #endif
 
@@ -119,7 +119,7 @@ template <class Real> inline Vector<Real> tanh(Vector<Real> x) {  // (exp(2x) - 
   return minus_1 * reciprocal<Real>(minus_1 + Real(2));
 }
 
-// log(x) for normal positive x; other lanes get a value without meaning.
+// log(x) for normal positive x; the value of other lanes is undefined.
 inline Vector<float> log(Vector<float> x) {
   using V = Vector<float>;
   using I = Simd<float>::Integer;
@@ -142,7 +142,7 @@ inline Vector<float> log(Vector<float> x) {
 
 // ---------------------------------------------------------------------------------------------------- threads
 
-// Denormals cost a hundred cycles each and say nothing: an LSTM's backward pass is full of them.
+// Denormals cost a hundred cycles each and carry no information, and an LSTM's backward pass is full of them.
 class FlushDenormals {
 #if defined(__SSE2__)
   unsigned saved_ = _mm_getcsr();
@@ -188,7 +188,7 @@ inline Range share(int64_t items, int thread, int threads) {
   return {items * thread / threads, items * (thread + 1) / threads};
 }
 
-// Waking a thread and meeting it at each step's barrier pays only where a step has enough to do.
+// Waking a thread and meeting it at each step's barrier only pays if a step has enough to do.
 inline int useful_threads(int wanted, int64_t multiplications_per_step) {
   return int(std::clamp<int64_t>(multiplications_per_step / 50000, 1, std::max(wanted, 1)));
 }
@@ -203,7 +203,7 @@ template <class Body> int within_memory(const Body& body) {
   }
 }
 
-// A core's own second-level cache; a common size where the system does not tell.
+// The size of a core's second-level cache; a common one where the system does not report it.
 inline int64_t cache_bytes() {
 #ifdef _SC_LEVEL2_CACHE_SIZE
   static const int64_t bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);

@@ -353,7 +353,7 @@ def test_a_damaged_measurement_is_told(finished, tmp_path):
     shutil.copytree(out, copied)
     file = copied / study.runs[0].name / "measured" / "test-soft.json"
     file.write_text(file.read_text()[:-30])
-    with pytest.raises(G2Error, match="test-soft.json is no JSON that can be used: .*; delete it and run the study"):
+    with pytest.raises(G2Error, match="test-soft.json is not valid JSON: .*; delete it and run the study"):
         results.measured(file.parent.parent, Measurement())
     for content in ("[]", "{}", '{"perplexity": 3.0, "signature": "s", "by_sentence": "none"}'):
         file.write_text(content)
