@@ -81,11 +81,12 @@ def load(path: Path, opened: Any = None) -> Stored:
 
 def _load(file: Any) -> Stored:
     metadata: dict[str, str] = file.metadata() or {}
-    for name in file.keys():  # noqa: SIM118, it is no mapping
+    names = list(file.keys())
+    for name in names:
         dtype, shape = (kept := file.get_slice(name)).get_dtype(), kept.get_shape()
         if dtype not in _DTYPES or 0 in shape:
             raise G2Error(f"{brief(name)} is {dtype} {brief(shape)}, which no weights are")
-    tensors: dict[str, Tensor] = file.get_tensors()
+    tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in names}
     header = parse_header(metadata.pop(HEADER, ""))
     own = {f"{name}.{part}" for name, entry in _entries(header).items() for part in entry.outlines()}
     if header.get("sha256") != _checksum(tensors, header, metadata):
