@@ -48,13 +48,16 @@ class EncodedMatrix(nn.Module):
     Args:
         encoding: the matrix.
         like: the parameter that it stands for, whose device and type it has; the CPU instead of the meta device.
+
+    Attributes:
+        like: an empty tensor with the device and type of the decoded values.
     """
 
     def __init__(self, encoding: Encoding, like: Tensor) -> None:
         super().__init__()
         self._facts, self._decoded = encoding.describe(), Decoded()
         self._encoding: Encoding | None = encoding
-        self._like = torch.empty(0, dtype=like.dtype, device="cpu" if like.is_meta else like.device)
+        self.like = torch.empty(0, dtype=like.dtype, device="cpu" if like.is_meta else like.device)
         for name, array in encoding.packed.items():
             *path, leaf = name.split(".")
             holder: nn.Module = self
@@ -74,14 +77,9 @@ class EncodedMatrix(nn.Module):
         return self._encoding
 
     @property
-    def like(self) -> Tensor:
-        """An empty tensor with the device and type of the decoded values."""
-        return self._like
-
-    @property
     def weight(self) -> Tensor:
         """The decoded values, (rows, columns)."""
-        return self._decoded([self.encoding], self._like)
+        return self._decoded([self.encoding], self.like)
 
     def forward(self, x: Tensor) -> Tensor:
         """The product (..., rows) with x (..., columns)."""
@@ -89,7 +87,7 @@ class EncodedMatrix(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Codes and scales mean nothing in another type, so only what is decoded follows `.to` and its like."""
-        self._like = fn(self._like)
+        self.like = fn(self.like)
         return self
 
     def get_extra_state(self) -> Tensor:

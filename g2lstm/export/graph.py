@@ -88,6 +88,16 @@ class Graph:
         self._nodes.append(helper.make_node("Identity", [value], [name], name=name))
         self._outputs.append(helper.make_tensor_value_info(name, kind, shape))
 
+    def state_input(self, number: int, hidden: int, rows: str) -> tuple[str, str]:
+        """Declares the inputs h and c (1, rows, hidden) of layer `number`."""
+        h, c = (self.input(f"{letter}{number}", FLOAT, 1, rows, hidden) for letter in "hc")
+        return h, c
+
+    def state_output(self, state: tuple[str, str], ending: str, hidden: int, rows: str) -> None:
+        """Declares h and c (1, rows, hidden) as outputs whose names end like this."""
+        for value, letter in zip(state, "hc", strict=True):
+            self.output(value, f"{letter}{ending}", FLOAT, 1, rows, hidden)
+
     def signature(self) -> dict[str, list[dict[str, Any]]]:
         """The inputs and outputs, each with its name, type and shape; a name in a shape stands for any size."""
         return {

@@ -6,13 +6,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from onnx import TensorProto
-from torch import Tensor, nn
+from torch import nn
 
 from g2lstm.compression.encodings import Dense, Encoding
 from g2lstm.compression.modules import LETTERS, CompressedLSTM
 from g2lstm.export.check import Exporter, Outputs, Runners, draw_state
 from g2lstm.export.graph import FLOAT, Graph
-from g2lstm.export.weights import Floats, Weight, expanded, is_expanded, product
+from g2lstm.export.weights import Floats, Weight, expanded, floats, is_expanded, product
 from g2lstm.nn.gate import GateRule
 from g2lstm.nn.lstm import GatedLSTM
 
@@ -147,12 +147,6 @@ def _direction(module: nn.LSTM | GatedLSTM, rule: GateRule, name: str, suffix: s
         w_r = Weight(f"{name}{own}", Dense(floats(getattr(module, own))))
     hard = rule.gates if rule.hard else ""
     return Direction(matrices("ih"), matrices("hh"), bias("ih"), bias("hh"), w_r, hard)
-
-
-def floats(tensor: Tensor) -> Floats:
-    """The values of a parameter in float32."""
-    values: Floats = tensor.detach().cpu().float().contiguous().numpy()
-    return values
 
 
 def _zero_state(graph: Graph, x: str, direction: Direction) -> State:

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
+from torch import Tensor, nn
 
-from g2lstm.compression.encodings import Coded, Encoding
+from g2lstm.compression.encodings import Coded, Dense, Encoding
+from g2lstm.compression.stream import encoding_of
 from g2lstm.export.graph import MICROSOFT, Graph
 
 Floats = npt.NDArray[np.float32]
@@ -40,6 +42,17 @@ class Weight(NamedTuple):
     def is_thin(self) -> bool:
         """Whether it is a product of thin matrices."""
         return len(self.encoding.factors()) > 1
+
+
+def weights_of(owner: nn.Module | Tensor, name: str) -> Weight:
+    """The weights of an embedding or a softmax, as they are encoded."""
+    return Weight(name, encoding_of(owner))
+
+
+def floats(tensor: Tensor) -> Floats:
+    """The values of a parameter in float32."""
+    values: Floats = tensor.detach().cpu().float().contiguous().numpy()
+    return values
 
 
 @dataclass(frozen=True)
@@ -95,6 +108,17 @@ def product(graph: Graph, x: str, matrices: Sequence[Weight], bias: Floats | Non
     parts = [_multiply(graph, x, piece) for piece in _merged(matrices)]
     y = parts[0] if len(parts) == 1 else graph.operators("Concat", parts, 1, axis=-1)[0]
     return y if bias is None else graph.operator("Add", y, graph.constant(bias))
+
+
+def linear(graph: Graph, x: str, layer: nn.Linear, name: str) -> str:
+    """A linear layer, applied to x (..., inputs)."""
+    weight = Weight(f"{name}.weight", Dense(floats(layer.weight)))
+    return product(graph, x, [weight], None if layer.bias is None else floats(layer.bias))
+
+
+def log_softmax(graph: Graph, features: str, weight: Weight, bias: Tensor) -> str:
+    """The log-probabilities (..., V) from features (..., E)."""
+    return graph.operator("LogSoftmax", product(graph, features, [weight], floats(bias)), axis=-1)
 
 
 def lookup(graph: Graph, tokens: str, matrix: Weight) -> str:

@@ -1,5 +1,8 @@
 """The session in numpy against `torch.nn.LSTM`, and what every session refuses."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -140,3 +143,22 @@ def test_layers_check_themselves():
         Layer(3, (Term(square, "c"),), bias)
     with pytest.raises(G2Error, match="factor must be finite, got nan"):
         Layer(3, (Term(square, "x", factor=float("nan")),), bias)
+
+
+def test_sessions_and_encodings_work_without_torch():
+    """A runtime without torch reads compressed weights with NumPy and the kernel."""
+    code = """
+import sys
+sys.modules["torch"] = None  # importing it fails
+import numpy as np
+from g2lstm.compression.encodings import FORMS, GroupInt4
+from g2lstm.compression.kernel import open_session
+from g2lstm.compression.session import Layer, Term
+from g2lstm.compression.encodings import Entry
+matrix = GroupInt4(np.ones((12, 3), np.int8), np.ones((12, 1), np.float16))
+again = Entry("w", matrix.describe()).unpack(matrix.packed)
+layer = Layer(3, (Term(again, "x"),), np.zeros(12, np.float32))
+print(type(open_session([layer])).__name__, open_session([layer]).step(np.ones(3)).shape)
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("KernelSession (3,)\n", "")

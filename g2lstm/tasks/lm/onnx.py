@@ -5,8 +5,7 @@ import torch
 from g2lstm.export.check import Exporter, Outputs, Runners, draw_state, named_states
 from g2lstm.export.graph import FLOAT, INTEGER, Graph
 from g2lstm.export.lstm import State, layers_of, run
-from g2lstm.export.parts import add_log_softmax, state_input, state_output, table_weight
-from g2lstm.export.weights import lookup
+from g2lstm.export.weights import log_softmax, lookup, weights_of
 from g2lstm.tasks.lm.model import LanguageModel
 
 
@@ -25,8 +24,8 @@ log_probabilities, *state = model.run(None, {{"tokens": np.array([[{begin}]]), *
         model = self.module
         graph = Graph(activations)
         tokens = graph.input("tokens", INTEGER, "time", "batch")
-        states = [state_input(graph, number, layer.hidden_size, "batch") for number, layer in enumerate(model.lstms)]
-        embedding = table_weight(model.embedding, "embedding.weight")
+        states = [graph.state_input(number, layer.hidden_size, "batch") for number, layer in enumerate(model.lstms)]
+        embedding = weights_of(model.embedding, "embedding.weight")
         x = lookup(graph, tokens, embedding)
         ends: list[State] = []
         for number, layer in enumerate(model.lstms):
@@ -35,11 +34,11 @@ log_probabilities, *state = model.run(None, {{"tokens": np.array([[{begin}]]), *
             ends += last
             if model.is_residual(layer):
                 x = graph.operator("Add", x, below)
-        softmax = embedding if model.softmax_weight is None else table_weight(model.softmax_weight, "softmax_weight")
-        log_probabilities = add_log_softmax(graph, x, softmax, model.softmax_bias)
+        softmax = embedding if model.softmax_weight is None else weights_of(model.softmax_weight, "softmax_weight")
+        log_probabilities = log_softmax(graph, x, softmax, model.softmax_bias)
         graph.output(log_probabilities, "log_probabilities", FLOAT, "time", "batch", model.vocabulary_size)
         for number, layer in enumerate(model.lstms):
-            state_output(graph, ends[number], f"{number}_next", layer.hidden_size, "batch")
+            graph.state_output(ends[number], f"{number}_next", layer.hidden_size, "batch")
         return {"model": graph}
 
     def outputs(self, runners: Runners, steps: int, batch: int, hypotheses: int, generator: torch.Generator) -> Outputs:

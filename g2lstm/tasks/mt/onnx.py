@@ -9,8 +9,7 @@ from torch import nn
 from g2lstm.export.check import Exporter, Outputs, Runners, named_states
 from g2lstm.export.graph import FLOAT, INTEGER, TRUTH, Graph
 from g2lstm.export.lstm import Sequences, layers_of, run, step
-from g2lstm.export.parts import add_linear, add_log_softmax, state_input, state_output, table_weight
-from g2lstm.export.weights import lookup
+from g2lstm.export.weights import linear, log_softmax, lookup, weights_of
 from g2lstm.nn.lstm import GatedLSTM
 from g2lstm.tasks.mt.model import TranslationModel
 
@@ -83,14 +82,14 @@ def _encoder(model: TranslationModel, activations: str) -> Graph:
 
     shared = model.source_embedding is None
     table = model.target_embedding if model.source_embedding is None else model.source_embedding
-    x = lookup(graph, source, table_weight(table, "target_embedding.weight" if shared else "source_embedding.weight"))
+    x = lookup(graph, source, weights_of(table, "target_embedding.weight" if shared else "source_embedding.weight"))
     for number, layer in enumerate(_recurrent(model.encoder)):
         below, sequences = x, Sequences(lengths, is_token) if number == 0 else None
         x, _ = run(graph, below, None, layers_of(layer, f"encoder.{number}."), sequences)
         if model.residual and number > 1:
             x = graph.operator("Add", x, below)
     memory = graph.operator("Transpose", x, perm=[1, 0, 2])
-    keys = add_linear(graph, memory, model.attention.key, "attention.key")
+    keys = linear(graph, memory, model.attention.key, "attention.key")
     is_padding = graph.operator("Transpose", graph.operator("Not", is_token), perm=[1, 0])
 
     kept = graph.operator(
@@ -98,7 +97,7 @@ def _encoder(model: TranslationModel, activations: str) -> Graph:
     )
     count = graph.operator("Unsqueeze", graph.operator("Cast", lengths, to=FLOAT), graph.integers(1))
     mean = graph.operator("Div", graph.operator("ReduceSum", kept, graph.integers(0), keepdims=0), count)  # (B, C)
-    starts = graph.operator("Tanh", add_linear(graph, mean, model.bridge, "bridge"))
+    starts = graph.operator("Tanh", linear(graph, mean, model.bridge, "bridge"))
     layers, hidden = len(model.decoder), model.attention.key.out_features
     h = graph.operators("Split", [starts], layers, axis=-1, num_outputs=layers) if layers > 1 else [starts]
 
@@ -108,7 +107,7 @@ def _encoder(model: TranslationModel, activations: str) -> Graph:
     for number in range(layers):
         first = graph.operator("Unsqueeze", h[number], graph.integers(0))
         nothing = graph.operator("ConstantOfShape", graph.operator("Shape", first))
-        state_output(graph, (first, nothing), str(number), hidden, "batch")
+        graph.state_output((first, nothing), str(number), hidden, "batch")
     return graph
 
 
@@ -124,10 +123,10 @@ def _decoder(model: TranslationModel, activations: str) -> Graph:
     memory = graph.input("memory", FLOAT, "batch", "source", context_size)
     keys = graph.input("keys", FLOAT, "batch", "source", hidden)
     is_padding = graph.input("is_padding", TRUTH, "batch", "source")
-    states = [state_input(graph, number, hidden, "rows") for number in range(len(model.decoder))]
+    states = [graph.state_input(number, hidden, "rows") for number in range(len(model.decoder))]
     layers = [layers_of(layer, f"decoder.{number}.")[0][0] for number, layer in enumerate(_recurrent(model.decoder))]
 
-    embedding = table_weight(model.target_embedding, "target_embedding.weight")
+    embedding = weights_of(model.target_embedding, "target_embedding.weight")
     x, last = step(graph, lookup(graph, tokens, embedding), states[0], layers[0])
     ends = [last]
     batch = graph.operator("Shape", memory, start=0, end=1)
@@ -146,15 +145,15 @@ def _decoder(model: TranslationModel, activations: str) -> Graph:
             x = graph.operator("Add", x, below)
         ends.append(last)
     joined = graph.operator("Concat", x, context, axis=-1)
-    features = graph.operator("Tanh", add_linear(graph, joined, model.output, "output"))
-    softmax = embedding if model.softmax_weight is None else table_weight(model.softmax_weight, "softmax_weight")
-    log_probabilities = add_log_softmax(graph, features, softmax, model.softmax_bias)
+    features = graph.operator("Tanh", linear(graph, joined, model.output, "output"))
+    softmax = embedding if model.softmax_weight is None else weights_of(model.softmax_weight, "softmax_weight")
+    log_probabilities = log_softmax(graph, features, softmax, model.softmax_bias)
     source = graph.operator("Shape", memory, start=1, end=2)
     flat = graph.operator("Concat", graph.integers(-1), source, axis=0)
     graph.output(log_probabilities, "log_probabilities", FLOAT, "rows", len(model.softmax_bias))
     graph.output(graph.operator("Reshape", weights, flat), "attention", FLOAT, "rows", "source")
     for number, end in enumerate(ends):
-        state_output(graph, end, f"{number}_next", hidden, "rows")
+        graph.state_output(end, f"{number}_next", hidden, "rows")
     return graph
 
 
