@@ -19,8 +19,7 @@ from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load, score
 from g2lstm.tasks.recipes import load_recipe, parse_recipe
 from g2lstm.tasks.trained import Scoring
-from g2lstm.training.prepare import prepare
-from g2lstm.training.start import train_recipe
+from g2lstm.training.start import prepare, train_recipe
 from tests.runs.toys import language_run, translation_run
 
 MIXED = "gates=round:0.2,clip:0.4; cell=int8; embedding=int4; softmax=svd:3,int8"

@@ -6,7 +6,7 @@ from accelerate import Accelerator
 
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.recipes import parse_recipe
-from g2lstm.training.prepare import prepare
+from g2lstm.training.start import prepare
 
 
 def language_run(folder, *overrides):

@@ -7,7 +7,7 @@ import torch
 from accelerate import Accelerator
 
 from g2lstm.tasks.recipes import parse_recipe
-from g2lstm.training.prepare import prepare
+from g2lstm.training.start import prepare
 
 
 @pytest.fixture

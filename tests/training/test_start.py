@@ -16,8 +16,7 @@ from g2lstm.tasks.recipes import parse_recipe
 from g2lstm.training.checkpoint import latest_checkpoint
 from g2lstm.training.environment import Interrupted
 from g2lstm.training.observe import Silent
-from g2lstm.training.prepare import prepare
-from g2lstm.training.start import train_recipe
+from g2lstm.training.start import prepare, train_recipe
 from tests.training.toys import Recorder, stop_at
 
 

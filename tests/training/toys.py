@@ -12,7 +12,7 @@ from g2lstm.tasks.recipes import parse_recipe
 from g2lstm.training.environment import Interrupted
 from g2lstm.training.loop import Trainer
 from g2lstm.training.observe import Observer
-from g2lstm.training.prepare import prepare
+from g2lstm.training.start import prepare
 
 ADAMW = {"name": "adamw", "lr": 0.01}
 NTASGD = {"name": "ntasgd", "lr": 30.0, "window": 1}

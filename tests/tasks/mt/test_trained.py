@@ -17,7 +17,7 @@ from g2lstm.tasks.recipes import parse_recipe
 from g2lstm.tasks.trained import Scoring
 from g2lstm.text.lines import PIECE_BYTES
 from g2lstm.text.pairs import PairFiles, read_pairs
-from g2lstm.training.prepare import prepare
+from g2lstm.training.start import prepare
 
 GERMAN = ["ein", "haus", "Baum", "mädchen", "und"]
 ENGLISH = ["a", "house", "Tree", "girl", "and"]

@@ -18,7 +18,7 @@ from g2lstm.text.pairs import PairFiles, prepare_pairs, prepare_tokenizers
 from g2lstm.training.environment import Interrupted
 from g2lstm.training.loop import Trainer
 from g2lstm.training.progress import TrainingProgress
-from tests.training.observers import Silent
+from tests.training.toys import Recorder
 
 ADAMW = {"name": "adamw", "lr": 0.01}
 ADADELTA = {"name": "adadelta"}
@@ -64,7 +64,7 @@ def make_trainer(data, out, observer, optimizer=ADAMW, **train):
 @pytest.mark.parametrize("optimizer", [ADAMW, ADADELTA], ids=["adamw", "adadelta"])
 @pytest.mark.parametrize("cut", [1, 8, 13])
 def test_resumed_training_is_uninterrupted_training(data, tmp_path, optimizer, cut):
-    whole = make_trainer(data, tmp_path / "whole", Silent(), optimizer)
+    whole = make_trainer(data, tmp_path / "whole", Recorder(), optimizer)
     whole.train()
 
     def stop(progress):
@@ -72,9 +72,9 @@ def test_resumed_training_is_uninterrupted_training(data, tmp_path, optimizer, c
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Interrupted):
-        make_trainer(data, tmp_path / "cut", Silent(stop), optimizer).train()
+        make_trainer(data, tmp_path / "cut", Recorder(stop), optimizer).train()
     torch.manual_seed(999)  # what a new process would have
-    second = make_trainer(data, tmp_path / "cut", Silent(), optimizer)
+    second = make_trainer(data, tmp_path / "cut", Recorder(), optimizer)
     assert second.train(resume=True).step == whole.progress.step
     for name, value in whole.task.model.state_dict().items():
         assert torch.equal(second.task.model.state_dict()[name], value), name
@@ -153,7 +153,7 @@ def test_the_gates_of_a_validation_are_those_of_sentences_of_middle_length(data,
 
 def test_patience_ends_training(data, tmp_path):
     for patience, several in ((1, "1 validation"), (2, "2 validations")):
-        observer = Silent()
+        observer = Recorder()
         still = {"optimizer": {"name": "adamw", "lr": 1e-30}, "epochs": 50, "patience": patience, "best_by": "loss"}
         progress = make_trainer(data, tmp_path / f"run{patience}", observer, **still).train()
         assert progress.epoch == patience
@@ -162,7 +162,7 @@ def test_patience_ends_training(data, tmp_path):
 
 
 def test_of_equal_criteria_the_lower_loss_is_better(data, tmp_path):
-    trainer = make_trainer(data, tmp_path / "run", Silent())
+    trainer = make_trainer(data, tmp_path / "run", Recorder())
     found = [(0.0, 3.0), (0.0, 2.0), (0.0, 2.5), (-1.0, 9.0), (0.0, 1.0), (-1.0, 8.0)]
     kept = [trainer._keep_if_best(Validation(loss, {"bleu": -criterion}, criterion)) for criterion, loss in found]
     assert kept == [True, True, False, True, False, True]
@@ -179,7 +179,7 @@ def test_where_no_reference_has_four_words_the_loss_decides(data, tmp_path):
     for split in ("train", "valid"):
         (data / f"{split}.de").write_text("ein haus\n" * 30)
         (data / f"{split}.en").write_text("a house\n" * 30)
-    observer = Silent()
+    observer = Recorder()
     trainer = make_trainer(data, tmp_path / "run", observer, ADADELTA, epochs=3, patience=1)
     trainer.train()
     losses = [validation.loss for validation in observer.validations]
@@ -194,7 +194,7 @@ def test_pairs_left_out_are_told(data, tmp_path):
     lines = ["w1 w2", "", "w1 w2 w3 w4 w5 w6 w7", "w1"] * 5
     for side in ("de", "en"):
         (data / f"train.{side}").write_text("\n".join(lines) + "\n")
-    observer = Silent()
+    observer = Recorder()
     trainer = make_trainer(data, tmp_path / "run", observer, epochs=1, max_length=6)
     trainer.train()
     assert trainer.run.training_facts()["train_pairs_kept"] == "10"
@@ -204,7 +204,7 @@ def test_pairs_left_out_are_told(data, tmp_path):
 
 
 def test_weights_say_what_they_were_trained_on(data, tmp_path):
-    trainer = make_trainer(data, tmp_path / "run", Silent(), epochs=1)
+    trainer = make_trainer(data, tmp_path / "run", Recorder(), epochs=1)
     trainer.train()
     facts = trainer.run.training_facts()
     assert facts["train_pairs"] == "60"
