@@ -1,8 +1,8 @@
 // Rows of packed matrices that are computed together: the four gates of a layer, or a softmax.
 //
-// The threads share the rows, a panel at a time, and meet when all are done (once more if a matrix is of low rank:
-// between its two factors). Each row's numbers come from one thread alone, so that the number of threads changes no
-// result. No step allocates memory.
+// The threads share the rows, one panel at a time, and meet when all are done (and between the two factors of low-rank
+// matrices). One thread alone computes each row, so the number of threads does not change the result. No step
+// allocates memory.
 #pragma once
 
 #include "products.h"
@@ -10,33 +10,33 @@
 
 namespace {
 
-enum Source { kInput, kHidden, kFactors };  // then the factors of the block's matrices of low rank, in order
+enum Source { kInput, kHidden, kFactors };  // from kFactors on: the factors of the block's low-rank matrices, in order
 
-// What Python describes a block with; `compression/kernel.py` has the same.
-struct ProductSpec { int64_t form, source, target, group; };  // target: the gate; of a factor the rows
+// How Python describes a block; keep in step with `compression/kernel.py`.
+struct ProductSpec { int64_t form, source, target, group; };  // target: the gate, or a factor's rows
 struct BlockSpec {
-  int64_t inputs, outputs, gates;            // gates: 4 of a layer, 1 of a softmax
+  int64_t inputs, outputs, gates;            // gates: 4 for a layer, 1 for a softmax
   int64_t residual;                          // whether a layer's input is added to its output
   int64_t factors, products;
-  const ProductSpec* specs;                  // the factors', then the others'
+  const ProductSpec* specs;                  // those of the factors, then the others
   const uint8_t* data;                       // the factors' panels, then those of the gates, each with its biases
   int64_t bytes;
 };
 
 constexpr int64_t kMostUnits = 1 << 24;
-constexpr int64_t kBytesPerThread = 256 << 10;  // with less to read in a block, a thread waits longer than it works
+constexpr int64_t kBytesPerThread = 256 << 10;  // with less to read, a thread waits longer than it works
 constexpr int kMostThreads = 64;
 
 class Block {
-  struct Factor {  // the right one of a matrix of low rank
+  struct Factor {  // the right factor of a low-rank matrix
     Product product;
     int64_t panels;
     const uint8_t* data;
     std::vector<float> result;
   };
-  struct Own {     // of each thread
+  struct Own {     // one per thread
     std::vector<Operand> operands;
-    int64_t step;  // whose input and h are in them
+    int64_t step;  // the one whose input and h they hold
   };
 
   std::vector<Factor> factors_;
@@ -53,9 +53,9 @@ class Block {
       : inputs(spec.inputs), outputs(spec.outputs), gates(spec.gates), panels(ceil_div(outputs, kPanel)),
         threads(int(std::clamp<int64_t>(spec.bytes / kBytesPerThread, 1, wanted))) {}
 
-  int64_t filled() const { return panels * kPanel; }  // outputs, filled up
+  int64_t filled() const { return panels * kPanel; }  // outputs, padded
 
-  // Reads its weights from `at` on. False if the description does not fit itself or the bytes.
+  // Reads its weights from `at` on. False if the description contradicts itself or the number of bytes.
   bool build(const BlockSpec& spec, const uint8_t* at) {
     std::vector<Operand> operands;
     operands.emplace_back(inputs);
@@ -91,7 +91,7 @@ class Block {
     return end - at == panels * panel_bytes_;
   }
 
-  // Calls finish(sums, row) for the panel that begins at each row, in some thread; `together` runs work in so many.
+  // Calls finish(sums, row) in some thread for each panel, with its first row; `together` runs work on many threads.
   template <class Together, class Finish>
   void compute(const float* x, const float* h, int64_t step, Items& items, const Together& together,
                const Finish& finish) {

@@ -5,8 +5,8 @@
 //   * W_h is packed once per call, so that the inner loop reads it front to back;
 //   * forward, the four gates of one unit lie side by side in a panel, so that a block of the product leaves the
 //     registers only as finished gates, cell and output;
-//   * the threads live as long as the call. Where the weights fit a core's cache, each thread takes some of the sequences
-//     and never waits for another; else each takes some of the units, and they meet at a barrier in every step;
+//   * the threads live as long as the call. Where the weights fit a core's cache, each thread takes some of the
+//     sequences and never waits for another; else each takes some of the units, and they meet at a barrier every step;
 //   * denormal numbers are flushed to zero while the call lasts; the caller's setting is restored.
 //
 // Rows are addressed by pointers: a step of a packed sequence, whose batch shrinks or grows, needs no copy.

@@ -2,17 +2,17 @@
 //
 // A matrix is cut into panels of kPanel rows, one row to each 32-bit lane of two vectors. A panel lies in memory as
 //   dense         for each column: kPanel floats
-//   int8          for each 8 columns: kPanel x 4 bytes for the first four, then as many for the others
+//   int8          for each 8 columns: kPanel x 4 bytes for the first four, then the same for the others
 //   int4          for each 8 columns: kPanel x 4 bytes, the first four columns in the low halves, the rest in the high
 //   grouped int4  the same, and before each group of columns kPanel float16 scales
-//   int3          for each 32 columns: 3 x kPanel x 4 bytes; of the eight fours of columns each third holds two in its
-//                 low six bits, and the high two bits of the three hold the last two fours
-// and, but for the dense one, ends with kPanel float32 scales. Columns are filled up to a multiple of 8 or 32. Codes
-// are stored unsigned, 128, 8 or 4 above their value: what that adds to a sum depends on the vector alone and is where
-// the sum starts.
+//   int3          for each 32 columns: 3 x kPanel x 4 bytes, which hold eight groups of four columns: two groups in the
+//                 low six bits of each third, the last two in the high two bits of all three
+// and, unless it is dense, ends with kPanel float32 scales. Columns are padded to a multiple of 8 or 32. Codes are
+// stored unsigned, 128, 8 or 4 above their value: what that adds to a sum depends only on the vector, so sums start
+// with its negative.
 //
-// The vector is quantised to 16 bits, its largest element being 32639. With VNNI, whose products are of bytes, that is
-// two parts, 256 high + low, multiplied with the same weights; else the two sums are of the even and the odd columns.
+// The vector is quantised to 16 bits; its largest element becomes 32639. With VNNI, which multiplies bytes, it has two
+// parts, 256 high + low, multiplied by the same weights; otherwise there is a sum of even and one of odd columns.
 #pragma once
 
 #include "simd.h"
@@ -23,12 +23,12 @@ using Floats = Vector<float>;
 using Ints = Simd<float>::Integer;
 
 constexpr int kLanes = Simd<float>::lanes;
-constexpr int kVectors = 2;                  // of rows in a panel: so many sums at once hide the time each takes
+constexpr int kVectors = 2;                  // of rows in a panel: two sums at once hide the latency of each
 constexpr int kPanel = kVectors * kLanes;    // rows
-constexpr int kChunk = 8;                    // columns that are read at once, but for int3
+constexpr int kChunk = 8;                    // columns that are read at once, except for int3
 constexpr int kChunk3 = 32;
-constexpr int kAhead = 4096;                 // bytes that are fetched before they are read
-constexpr int kFill = 64;                    // vectors are filled up to a multiple of this, with zeros
+constexpr int kAhead = 4096;                 // bytes to prefetch ahead
+constexpr int kFill = 64;                    // vectors are padded with zeros to a multiple of this
 constexpr int kLargest = 127 * 256 + 127;    // of a quantised element
 
 struct Four { int32_t first, second; };      // the two parts of four neighbouring columns
@@ -50,7 +50,7 @@ inline Floats load_floats(const uint8_t* from) {
 
 #if defined(__AVX512VNNI__)
 constexpr bool kBytes = true;                // the two parts are bytes
-constexpr int kLongest = 1 << 15;            // columns whose sum surely fits 32 bits
+constexpr int kLongest = 1 << 15;            // columns whose sum is certain to fit 32 bits
 inline Ints dot(Ints sum, Ints weights, Ints x) {  // of 4 unsigned and 4 signed bytes
   return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)weights, (__m512i)x);
 }
@@ -69,9 +69,9 @@ inline Ints dot(Ints sum, Ints weights, Ints x) {  // of 2 and 2 signed 16-bit n
 #endif
 }
 #endif
-constexpr int kLongestGroup = 4096;          // of grouped int4; `compression/layout.py` has the same
+constexpr int kLongestGroup = 4096;          // of grouped int4; `compression/encodings/panels.py` has the same
 constexpr int32_t kOnes = kBytes ? 0x01010101 : 0x00010001;
-constexpr float kFirst = kBytes ? 256.0f : 1.0f;  // what the first part counts
+constexpr float kFirst = kBytes ? 256.0f : 1.0f;  // the weight of the first part
 
 inline void add(Sum& sum, Ints weights, Four x) {  // weights: four unsigned bytes in each lane
   const Ints even = kBytes ? weights : weights & 0x00ff00ff, odd = kBytes ? weights : (weights >> 8) & 0x00ff00ff;
@@ -89,7 +89,7 @@ inline Floats load_halves(const uint8_t* from) {  // float16, finite
   for (int lane = 0; lane < kLanes; ++lane) bits[lane] = from[2 * lane] | from[2 * lane + 1] << 8;
   const Ints exponent = bits >> 10 & 31, least = exponent == 0 ? spread(1) : exponent;
   const Ints mantissa = (bits & 0x3ff) + (exponent == 0 ? spread(0) : spread(0x400));
-  const Ints power = (least + (127 - 25)) << 23;  // built as a float: denormals, which are flushed here, play no part
+  const Ints power = (least + (127 - 25)) << 23;  // built as a float: denormals, which are flushed here, do not matter
   Floats scale;
   std::memcpy(&scale, &power, sizeof scale);
   return __builtin_convertvector((bits & 0x8000) != 0 ? -mantissa : mantissa, Floats) * scale;
@@ -98,26 +98,26 @@ inline Floats load_halves(const uint8_t* from) {  // float16, finite
 
 // ---------------------------------------------------------------------------------------------------- the vector
 
-// Where sums over the groups of columns start, so that the codes count from 0: -offset times the sum of the elements.
+// Where the sums over groups of columns start, to undo the offset of the codes: -offset times the sum of the elements.
 struct Starts {
   int64_t group;
   int32_t offset;
   std::vector<Four> of_group;
 };
 
-// A vector in the forms that products read. Each thread makes its own, which costs less than waiting for another's.
+// A vector in the forms that products read. Each thread makes its own: that is faster than waiting for another's.
 struct Operand {
   int64_t count;
   float step = 0;               // of the quantised elements
-  std::vector<float> values;    // filled up with zeros
+  std::vector<float> values;    // padded with zeros
   std::vector<Four> fours, sums;
-  std::vector<Starts> starts;   // none: only dense products read it
+  std::vector<Starts> starts;   // empty if only dense products read it
 
   explicit Operand(int64_t count) : count(count), values(ceil_div(count, kFill) * kFill) {}
 
   int64_t columns() const { return ceil_div(count, kChunk) * kChunk; }
 
-  int starts_of(int64_t group, int32_t offset) {  // index of the table, which is made if it is not there
+  int starts_of(int64_t group, int32_t offset) {  // the index of its table, made on first use
     for (size_t k = 0; k < starts.size(); ++k)
       if (starts[k].group == group && starts[k].offset == offset) return int(k);
     fours.resize(values.size() / 4);
@@ -138,7 +138,7 @@ struct Operand {
     for (int64_t k = 0; k < filled; k += kLanes) {
       const Floats v = load(&values[k]), size = v < 0.0f ? -v : v;
       most = size > most ? size : most;
-      zero_or_nan += v * 0.0f;  // infinite elements too make it NaN, and with it every product
+      zero_or_nan += v * 0.0f;  // an infinite element makes it NaN, too, and with it every product
     }
     float largest = 0, trouble = 0;
     for (int lane = 0; lane < kLanes; ++lane) {
@@ -188,7 +188,7 @@ enum Form : int64_t { kDense, kInt8, kInt4, kInt3, kGroupedInt4, kForms };
 struct Product {
   Form form;
   int source, target;  // which operand it reads, and what it adds to
-  int64_t columns;     // filled up
+  int64_t columns;     // padded
   int64_t group = 0;   // columns whose sum is kept in integers
   int starts = 0;      // of the operand
 
@@ -209,7 +209,7 @@ struct Product {
 using Panel = Floats[kVectors];
 
 inline void dense_product(const Product& p, const Operand& x, const uint8_t* at, Panel& result) {
-  constexpr int sets = 4;  // of sums: one alone would wait for itself
+  constexpr int sets = 4;  // of sums: a single one would wait for itself
   Floats sums[sets][kVectors] = {};
   for (int64_t column = 0; column < p.columns; column += sets)
     for (int s = 0; s < sets; ++s)
@@ -242,7 +242,7 @@ inline void add_chunk(Sum (&sums)[Sets][kVectors], int v, const uint8_t* at, con
 template <int Bits, bool Grouped>
 inline void coded_product(const Product& p, const Operand& x, const uint8_t* at, Panel& result) {
   constexpr int chunk = Bits == 3 ? kChunk3 : kChunk, bytes = chunk * kPanel * Bits / 8;
-  constexpr int sets = Grouped ? 1 : 2;  // groups are short, and one's sums need not wait for those of the one before
+  constexpr int sets = Grouped ? 1 : 2;  // groups are short, and their sums do not wait for each other
   const Four *four = x.fours.data(), *start = x.starts[p.starts].of_group.data();
   Floats first[kVectors] = {}, second[kVectors] = {};
   for (int64_t left = p.columns; left > 0; left -= p.group, ++start) {

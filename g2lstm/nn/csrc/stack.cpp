@@ -1,7 +1,7 @@
 // A stack of LSTM layers that reads one sequence step by step, for the CPU: packed weights, states and threads.
 //
-// A session owns a copy of its weights, in the order in which they are read. A panel of pre-activations goes from the
-// registers through the gates straight to c and h. A softmax may stand on top.
+// A session owns a copy of its weights, in reading order. A panel of pre-activations goes from the registers through the
+// gates straight to c and h. There may be a softmax on top.
 
 #include <cmath>
 #include <limits>
@@ -18,7 +18,7 @@ namespace {
 
 enum Status { kDone, kNoMemory, kWrongDescription };
 
-// In huge pages where the system has them: the weights take more pages than the processor has translations for.
+// In huge pages where possible: the weights span more pages than the processor caches translations for.
 struct Memory {
   static constexpr size_t page = 2 << 20;
   size_t align, bytes;
@@ -37,7 +37,7 @@ struct Memory {
 
 struct Layer {
   Block block;
-  std::vector<float> h[2], c;  // h is read from one and written to the other, in turn
+  std::vector<float> h[2], c;  // read from one and written to the other, alternately
   std::vector<float> sum;      // h + x, if the layer is residual
 
   Layer(const BlockSpec& spec, int wanted)
@@ -46,7 +46,7 @@ struct Layer {
     h[1].resize(block.filled());
   }
 
-  // One step; returns what comes out (outputs).
+  // One step; returns the output (outputs).
   template <class Together>
   const float* advance(const float* x, int64_t step, int hard, Items& items, const Together& together) {
     float* const h_next = h[~step & 1].data();
@@ -76,7 +76,7 @@ struct Softmax {
 
   Softmax(const BlockSpec& spec, int wanted) : block(spec, wanted), logits(block.filled()) {}
 
-  // Writes the logarithms of the probabilities to `to` (outputs).
+  // Writes the log probabilities to `to` (outputs).
   template <class Together>
   void compute(const float* x, int64_t step, float* to, Items& items, const Together& together) {
     block.compute(x, nullptr, step, items, together, [&](const Panel (&sums)[kGates], int64_t row) {
@@ -186,11 +186,11 @@ bool is_possible(const BlockSpec& spec, bool may_be_softmax) {
 
 }  // namespace
 
-// Rows of a panel, by which Python packs the weights.
+// The number of rows in a panel, which Python needs to pack the weights.
 EXPORT int g2lstm_stack_panel() { return kPanel; }
 
-// specs: of the layers, and of a softmax on top, if there is one. hard: 0 no gate, 1 input and forget gates, 2 the
-// output gate too. wanted: threads, at most.
+// specs: of the layers, then of the softmax, if any. hard: 0 for no gate, 1 for the input and forget gates, 2 for the
+// output gate too. wanted: the most threads to use.
 EXPORT int g2lstm_stack_create(const BlockSpec* specs, int64_t count, int hard, int wanted, Session** result) {
   int64_t bytes = 0;
   if (count < 1) return kWrongDescription;

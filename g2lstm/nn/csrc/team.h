@@ -1,10 +1,10 @@
 // Threads that share the items of a job: one team for the whole process.
 //
-// A step of an LSTM takes microseconds, so threads cannot sleep between its jobs, and on a busy machine waiting for one
-// that does not run costs milliseconds. So workers are welcome but not needed: the caller does all items that nobody
-// else has taken, and waits only for workers that are at work. This holds for a worker that the system runs late, and
-// for a second session that finds the team taken. A worker that has had nothing to do for some time sleeps, and leaves
-// its core to others, such as torch's own threads. A process that forked has no workers and starts its own.
+// A step of an LSTM takes microseconds, so threads cannot sleep between its jobs, and on a busy machine waiting for a
+// thread that is not running costs milliseconds. So workers help but are not needed: the caller does every item that
+// nobody else has taken, and waits only for workers that have begun. The same covers workers that start late, and a
+// second session that finds the team taken. A worker with nothing to do for some time sleeps, and leaves its core to
+// others, such as torch's own threads. A forked process has no workers and starts its own.
 #pragma once
 
 #include <atomic>
@@ -19,9 +19,9 @@
 
 namespace {
 
-constexpr int kSpins = 200, kTurns = 400;  // after so many turns of a waiting loop let others run; go to sleep
+constexpr int kSpins = 200, kTurns = 400;  // turns of a waiting loop before others may run, and before sleep
 
-// For some 10 µs wait in a loop; after that the one waited for may need this very core.
+// Spins for some 10 µs; after that, the thread we wait for may need this very core.
 inline void wait_a_turn(int turn) {
   if (turn >= kSpins) return std::this_thread::yield();
 #if defined(__SSE2__)
@@ -31,9 +31,9 @@ inline void wait_a_turn(int turn) {
 #endif
 }
 
-// The items of a job, dealt out to the threads. Each does its own from front to back, which are thus the same in each
-// step and may still be in its cache, then takes what is left of the others' from the back. Nothing is handed over from
-// the one who takes an item to another, so no order of memory is needed: a job's begin and end see to that.
+// The items of a job, divided among the threads. Each does its own from front to back, so these are the same in every
+// step and may still be in its cache, then steals from the back of the others'. Threads pass no data with the items, so
+// no memory order is needed here: the beginning and end of a job provide it.
 class Items {
   struct alignas(64) Part {
     std::atomic<int64_t> taken{0}, stolen{0};
@@ -58,7 +58,7 @@ class Items {
     }
   }
 
-  // The next item for this thread; -1 if none is left.
+  // The next item for this thread, or -1.
   int64_t claim(int thread) {
     Part& mine = parts_[thread];
     if (mine.taken.fetch_add(1, std::memory_order_relaxed) < mine.end - mine.begin) return mine.begin + mine.own++;
@@ -76,13 +76,13 @@ class Items {
 class Team {
   std::atomic<bool> taken_{false};
   alignas(64) std::atomic<uint64_t> number_{0};  // of the job; odd while it is open
-  alignas(64) std::atomic<int> active_{0};       // workers that look at the job
-  alignas(64) std::atomic<bool> asleep_{false};  // some worker may be
+  alignas(64) std::atomic<int> active_{0};       // workers that are looking at the job
+  alignas(64) std::atomic<bool> asleep_{false};  // whether some worker may be
   std::mutex mutex_;
   std::condition_variable woken_;
-  int size_ = 1;  // with the caller; only who has taken the team looks at it
+  int size_ = 1;  // including the caller; read only by whoever has taken the team
 
-  // The job: written before it is opened, and not before the workers have left the last one.
+  // The job: written after the workers have left the last one, and before it is opened.
   void (*call_)(const void* work, int thread) = nullptr;
   const void* work_ = nullptr;
   int threads_ = 0;
@@ -107,7 +107,7 @@ class Team {
     for (uint64_t job = 0;;) {
       job = wait_for_job(job);
       active_.fetch_add(1);
-      // Still open: the caller, who closes the job before it looks at `active_`, waits for us from here on.
+      // Still open: the caller closes the job before it looks at `active_`, so it waits for us from here on.
       if (number_.load() == job && thread < threads_) call_(work_, thread);
       active_.fetch_sub(1, std::memory_order_release);
     }
@@ -117,26 +117,26 @@ class Team {
   static Team& of_process() {
     alignas(Team) static unsigned char place[sizeof(Team)];  // never destroyed: its threads run until the process ends
     static Team* const team = [] {
-      // The workers of a process are not in its child, and may have left anything locked: it gets a team of its own.
+      // A child process has none of the workers, and they may have left anything locked: it gets its own team.
       pthread_atfork(nullptr, nullptr, [] { new (place) Team; });
       return new (place) Team;
     }();
     return *team;
   }
 
-  // False if another has it; else the caller may use it, with so many threads, until it leaves it.
+  // False if another caller has it; otherwise the caller may use it, with this many threads, until `leave`.
   bool take(int threads) {
     if (taken_.exchange(true, std::memory_order_acquire)) return false;
     try {
       for (; size_ < threads; ++size_) std::thread([this, thread = size_] { serve(thread); }).detach();
-    } catch (const std::exception&) {  // the system gives no more threads: those that are there do it
+    } catch (const std::exception&) {  // the system allows no more threads: those that exist do the work
       size_ = threads;
     }
     return true;
   }
   void leave() { taken_.store(false, std::memory_order_release); }
 
-  // Calls work(thread) here and in workers, and returns when all have returned. Only after `take`.
+  // Calls work(thread) here and in the workers, and returns once all are done. Only after `take`.
   template <class Work> void together(int threads, const Work& work) {
     call_ = [](const void* job, int thread) { (*static_cast<const Work*>(job))(thread); };
     work_ = &work;
