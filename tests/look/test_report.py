@@ -60,7 +60,7 @@ def runs(tmp_path_factory):
         yield [
             language_run(folder, "g2 & <i>co", method="gumbel"),
             language_run(folder, "lstm", method="sigmoid"),
-            translation_run(folder, "mt"),
+            translation_run(folder, "mt", layers=1),
         ]
 
 
