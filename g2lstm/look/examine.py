@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -44,7 +44,7 @@ class LayerNumbers(_Record):
     name: str
     direction: str
     title: str
-    gates: dict[str, GateNumbers]
+    gates: Annotated[dict[Literal["input", "forget", "output"], GateNumbers], Field(min_length=3)]
 
 
 class CountedData(_Record):
@@ -62,7 +62,7 @@ class GatesFile(_Record):
 
     mode: str
     data: CountedData
-    layers: list[LayerNumbers]
+    layers: Annotated[list[LayerNumbers], Field(min_length=1)]
 
     @classmethod
     def of_run(cls, run: RunDirectory) -> "GatesFile | None":

@@ -219,6 +219,7 @@ def test_saturation_while_training():
         return {"kind": "valid", "tokens": tokens, **{f"saturation/layers.0/{gate}": x for gate, x in shares.items()}}
 
     lines = [{"kind": "train", "tokens": 10}, line(2e6, input=0.25, forget=0.5), line(4e6, input=0.5, forget=0.75)]
+    lines += [line(5e6, forget=float("inf")), line(float("nan"), forget=0.5)]  # training never wrote that
     figure = draw_saturation({"one": lines})
     assert figure.axes[1].lines[0].get_xydata().tolist() == [[2, 50], [4, 75]]
     assert figure.axes[0].lines[0].get_label() == "layer 1"

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tests.fuzz import JSON, SHORT, changed, damaged, fuzzed
 
 QUESTION = {"run": "g2", "text": "the cat sat .", "gate": "soft"}
-COUNTS = json.dumps({
-    "mode": "", "data": {"tokens": {"text": 1}},
-    "layers": [{"name": "", "direction": "", "title": "", "gates": {"input": {
-        "mean": 0.5, "below_0.1": 0, "above_0.9": 0, "entropy_bits": 0, "distance_to_nearer_end": 0, "values": 1,
-        "counts": [1] * 100}}}],
-})  # fmt: skip
+NUMBERS = {
+    "mean": 0.5, "below_0.1": 0, "above_0.9": 0, "entropy_bits": 0, "distance_to_nearer_end": 0, "values": 1,
+    "counts": [1] * 100,
+}  # fmt: skip
+LAYER = {"name": "", "direction": "", "title": "", "gates": dict.fromkeys(["input", "forget", "output"], NUMBERS)}
+COUNTS = json.dumps({"mode": "", "data": {"tokens": {"text": 1}}, "layers": [LAYER]})
 PATHS = ["/api/read", "/api/units", "/api/histograms", "/api/runs", "/", "/plotly.js", "/nothing"]
 LATIN = st.text(st.characters(min_codepoint=1, max_codepoint=255, exclude_characters="\r\n"), max_size=30)
 
@@ -76,6 +76,8 @@ def test_bodies_that_are_hard_to_repeat(client, body):
     "content",
     [
         "[" * 100_000,
+        COUNTS.replace('"output"', '"other"'),
+        COUNTS.replace('"title": ""', '"title": 1'),
         COUNTS.replace("[1,", "[-1,"),
         COUNTS.replace("[1,", '["1",'),
         COUNTS.replace("[1,", "["),
@@ -87,16 +89,24 @@ def test_bodies_that_are_hard_to_repeat(client, body):
     ],
 )
 def test_counts_that_no_command_wrote(client, paths, content):
+    answer = histograms_from(client, paths, content)
+    assert answer.status_code == 400
+    assert "is damaged" in answer.json()["error"]
+
+
+def test_counts_that_a_command_wrote(client, paths):
+    assert histograms_from(client, paths, COUNTS).json() == json.loads(COUNTS)
+
+
+def histograms_from(client, paths, content):
     file = paths[0] / "gates" / "gates.json"
     file.parent.mkdir(exist_ok=True)
     file.write_text(content)
     try:
-        answer = client.post("/api/histograms", json={"run": "g2"})
+        return client.post("/api/histograms", json={"run": "g2"})
     finally:
         file.unlink()
         file.parent.rmdir()
-    assert answer.status_code == 400
-    assert "is damaged" in answer.json()["error"]
 
 
 def test_bytes_that_are_no_request(address):

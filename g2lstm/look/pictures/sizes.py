@@ -61,9 +61,9 @@ def curve_of(sweep: Mapping[str, Any]) -> Curve:
         if speed is not None:
             details += f"<br>{speed['after']:,.0f} {speed['unit']}, {speed['after'] / speed['before']:.2f} × as many"
         points.append(Point(name, _family(point["spec"]), size["after"] / _MEGABYTE, point["score"]["after"], details))
-    points = [point for point in points if math.isfinite(point.score)]
-    scores = [point.score for point in points]
-    is_log = metric == "perplexity" and max(scores) > _LOG_FROM * min(scores)
+    points = [point for point in points if math.isfinite(point.score) and 0 < point.megabytes < math.inf]
+    scores = [point.score for point in points if point.score > 0]
+    is_log = len(scores) == len(points) and metric == "perplexity" and max(scores) > _LOG_FROM * min(scores)
     return Curve(points, f"{'BLEU' if metric == 'bleu' else metric} on {sweep['split']}", is_log)
 
 

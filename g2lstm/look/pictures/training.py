@@ -47,7 +47,7 @@ def draw_learning(runs: Mapping[str, Metrics], metric: str) -> "Figure | None":
         start = 0.02 * lines[-1]["tokens"] if lines and is_log else 0  # its steep fall would hide all the rest
         for kind in ("train", "valid"):
             chosen = [(line["tokens"] / 1e6, line[metric]) for line in lines if line["kind"] == kind and metric in line]
-            drawn = [(x, y) for x, y in chosen if x >= start / 1e6 and math.isfinite(y) and (y > 0 or not is_log)]
+            drawn = [(x, y) for x, y in _finite(chosen) if x >= start / 1e6 and (y > 0 or not is_log)]
             if len(drawn) > 1:
                 curves.append((index, kind == "valid", np.array(drawn[:: len(drawn) // _POINTS + 1])))
     if not any(is_validation for _, is_validation, _ in curves):
@@ -67,6 +67,10 @@ def draw_learning(runs: Mapping[str, Metrics], metric: str) -> "Figure | None":
         axes.grid(axis="y")
         figure.legend(loc="outside lower center", ncols=min(len(runs), 3))
     return figure
+
+
+def _finite(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
 
 
 def has_saturation(metrics: Metrics) -> bool:
@@ -101,7 +105,7 @@ def draw_saturation(runs: Mapping[str, Metrics]) -> "Figure":
 def _draw_layers(axes: "Axes", run: int, name: str, lines: Metrics, layers: Sequence[str], gate: str) -> None:
     for place, layer in enumerate(layers):
         key = f"saturation/{layer}/{gate}"
-        points = [(line["tokens"] / 1e6, 100 * line[key]) for line in lines if key in line]
+        points = _finite([(line["tokens"] / 1e6, 100 * line[key]) for line in lines if key in line])
         if not points:
             continue
         looks: dict[str, Any] = {"color": COLOURS[place % 6], "marker": MARKERS[place % 6], "ls": DASHES[run % 6]}
