@@ -51,10 +51,10 @@ def train(
     lm: the 24M model of Penn Treebank against the same model on torch.nn.LSTM. mt: the model of IWSLT'14 against
     decoders that loop over the target words.
     """
-    from g2lstm.lab.bench.train import measure_language, measure_translation
+    from g2lstm.lab.bench.train import MEASUREMENTS
 
     with bar() as show:
-        report = (measure_language if task == "lm" else measure_translation)(rounds, show)
+        report = MEASUREMENTS[task](rounds, show)
     _show(as_json, report, threads=_threads())
 
 
@@ -81,10 +81,9 @@ def infer(
     with bar() as show:
         if run is None:
             report = bench.measure_stacks(rounds or 15, bench.STACKS, show)
-        elif RunDirectory.open(run, task=task).recipe.task == "lm":
-            report = bench.measure_language(run, rounds or 15, data_dir, split, show=show)
         else:
-            report = bench.measure_translation(run, rounds or 5, data_dir, split, show)
+            measure = bench.MEASUREMENTS[RunDirectory.open(run, task=task).recipe.task]
+            report = measure(run, rounds, data_dir, split, show=show)
     _show(as_json, report, threads=_threads(), **({"kernel": find().description} if run is None else {}))
 
 

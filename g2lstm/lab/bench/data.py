@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -37,7 +37,6 @@ FIELDS = (
     Field("train_megabytes", "peak MB", ".0f"),
 )
 VOCABULARY = 50_000
-TEXT_WORDS, PAIR_WORDS = 24, 12  # in a line of a text, or of a pair's side, on average
 _LINES_AT_ONCE = 10_000
 _BYTES_PER_WORD = 12  # on disk, with the prepared files and some room to spare
 _MODEL = {"embedding": 32, "hidden": 32, "layers": 1}
@@ -58,8 +57,8 @@ def measure(task: str, size: int, steps: int = 300, workers: int | None = None) 
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        words, sides = (TEXT_WORDS, ("txt",)) if task == "lm" else (PAIR_WORDS, ("de", "en"))
-        lines = size // (words + 1) if task == "lm" else size
+        kind = _KINDS[task]
+        words, sides, lines = kind.words, kind.sides, size // kind.size_of_line
         _check_room(folder, lines * words * len(sides))
         for seed, side in enumerate(sides):
             write_text(folder / f"train.{side}", lines, words, seed)
@@ -137,17 +136,21 @@ def _prepare(text: str, folder: Path, task: str, steps: int, workers: int | None
     others = process.children(recursive=True)  # processes that are there for another reason
     with MemoryWatch(lambda: [each for each in process.children(recursive=True) if each not in others], 0.1) as watch:
         start = time.perf_counter()
-        _, streams = _prepared(text, folder, task, workers)
+        _, streams = _KINDS[task].prepare(text, folder, workers)
         seconds = time.perf_counter() - start
     return {"tokens": sum(map(len, streams)), "seconds": seconds, "workers": watch.peak / 2**20}
 
 
-def _prepared(text: str, folder: Path, task: str, workers: int | None) -> tuple[Any, Any]:
-    """The tokenizers and the tokens of a text."""
+def _prepare_text(text: str, folder: Path, workers: int | None) -> tuple[Any, Any]:
+    """The tokenizer and the tokens of a text."""
     where: dict[str, Any] = {"cache": folder / "cache", "workers": workers}
-    if task == "lm":
-        tokenizer = prepare_tokenizer(folder / f"{text}.txt", vocabulary=_WORDS_KEPT, **where)
-        return (tokenizer,), (prepare_stream(folder / f"{text}.txt", tokenizer, **where),)
+    tokenizer = prepare_tokenizer(folder / f"{text}.txt", vocabulary=_WORDS_KEPT, **where)
+    return (tokenizer,), (prepare_stream(folder / f"{text}.txt", tokenizer, **where),)
+
+
+def _prepare_pairs(text: str, folder: Path, workers: int | None) -> tuple[Any, Any]:
+    """The tokenizers and the tokens of both sides of a text."""
+    where: dict[str, Any] = {"cache": folder / "cache", "workers": workers}
     files = PairFiles(folder / f"{text}.de", folder / f"{text}.en")
     tokenizers = prepare_tokenizers(files, vocabulary=_SUBWORDS, is_tokenized=True, **where)
     pairs = prepare_pairs(files, *tokenizers, **where)
@@ -155,8 +158,7 @@ def _prepared(text: str, folder: Path, task: str, workers: int | None) -> tuple[
 
 
 def _train(text: str, folder: Path, task: str, steps: int, workers: int | None) -> dict[str, float]:
-    made = _language_task if task == "lm" else _translation_task
-    training, go_to = made(text, folder, workers)
+    training, go_to = _KINDS[task].learner(text, folder, workers)
     optimizer = torch.optim.SGD(training.model.parameters(), lr=0.1)
     tokens, start = 0, time.perf_counter()
     for step in range(steps):
@@ -169,9 +171,9 @@ def _train(text: str, folder: Path, task: str, steps: int, workers: int | None) 
     return {"tokens": tokens, "seconds": time.perf_counter() - start}
 
 
-def _language_task(text: str, folder: Path, workers: int | None) -> tuple[Any, Callable[[float], None]]:
-    """A small language model's task, and a function that moves it to a place in the text, from 0 to 1."""
-    (tokenizer,), (stream,) = _prepared(text, folder, "lm", workers)
+def _language_learner(text: str, folder: Path, workers: int | None) -> tuple[Any, Callable[[float], None]]:
+    """A small language model's learner, and a function that moves it to a place in the text, from 0 to 1."""
+    (tokenizer,), (stream,) = _prepare_text(text, folder, workers)
     train = {"epochs": 1, "batch_size": 8, "bptt": 35}
     recipe = LmRecipe.model_validate({"task": "lm", "data": {"path": "."}, "model": _MODEL, "train": train})
     task = LanguageModelLearner(recipe, LM.build(recipe, len(tokenizer)), stream, stream)
@@ -182,9 +184,9 @@ def _language_task(text: str, folder: Path, workers: int | None) -> tuple[Any, C
     return task, go_to
 
 
-def _translation_task(text: str, folder: Path, workers: int | None) -> tuple[Any, Callable[[float], None]]:
-    """A small translation model's task, and a function that moves it to a place in the epoch, from 0 to 1."""
-    tokenizers, streams = _prepared(text, folder, "mt", workers)
+def _translation_learner(text: str, folder: Path, workers: int | None) -> tuple[Any, Callable[[float], None]]:
+    """A small translation model's learner, and a function that moves it to a place in the epoch, from 0 to 1."""
+    tokenizers, streams = _prepare_pairs(text, folder, workers)
     data = {"path": ".", "source": "de", "target": "en"}
     train = {"epochs": 1, "batch_size": 16}
     recipe = MtRecipe.model_validate({"task": "mt", "data": data, "model": _MODEL, "train": train})
@@ -196,3 +198,19 @@ def _translation_task(text: str, folder: Path, workers: int | None) -> tuple[Any
         task.index = int(place * len(task.plan))
 
     return task, go_to
+
+
+class _Kind(NamedTuple):
+    """The texts of a task: how they look, and what prepares them and learns from them."""
+
+    words: int  # per line, on average
+    sides: tuple[str, ...]  # file endings
+    size_of_line: int  # tokens with <eos>, or one pair
+    prepare: Callable[[str, Path, int | None], tuple[Any, Any]]
+    learner: Callable[[str, Path, int | None], tuple[Any, Callable[[float], None]]]
+
+
+_KINDS = {
+    "lm": _Kind(24, ("txt",), 25, _prepare_text, _language_learner),
+    "mt": _Kind(12, ("de", "en"), 1, _prepare_pairs, _translation_learner),
+}

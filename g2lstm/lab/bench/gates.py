@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 
-from g2lstm.lab.bench.measure import Field, Report, Show, interleaved, peak_memory, silent, timings
+from g2lstm.lab.bench.measure import Field, Report, interleaved, peak_memory, silent, timings
 from g2lstm.look.counts import GateStatistics
 from g2lstm.nn.record import record_gates
+from g2lstm.runs.compressed import Show
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load
 from g2lstm.tasks.reading import in_mode

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -16,9 +16,10 @@ from g2lstm.compression.spec import PRESETS
 from g2lstm.compression.stream import stream
 from g2lstm.errors import G2Error
 from g2lstm.lab.bench import peers
-from g2lstm.lab.bench.measure import Field, Report, Row, Show, Timing, interleaved, silent, timings
+from g2lstm.lab.bench.measure import Field, Report, Row, Timing, interleaved, silent, timings
 from g2lstm.lab.bench.peers import Runner, Vectors
 from g2lstm.nn.mode import lstms
+from g2lstm.runs.compressed import Show
 from g2lstm.runs.trained import load_as
 from g2lstm.tasks.lm.evaluate import score
 from g2lstm.tasks.lm.trained import TrainedLanguageModel
@@ -101,7 +102,7 @@ def measure_stacks(rounds: int = 15, stacks: Sequence[Stack] = STACKS, show: Sho
 
 def measure_language(
     run: Path,
-    rounds: int = 15,
+    rounds: int | None = None,
     data_dir: Path | None = None,
     split: str = "test",
     tokens: int = TOKENS,
@@ -114,7 +115,7 @@ def measure_language(
 
     Args:
         run: a run of a language model that is not compressed.
-        rounds: how often each candidate is timed.
+        rounds: how often to time each candidate; 15 by default.
         data_dir: a folder that holds the named data sets.
         split: of the data that the model was trained on.
         tokens: the number of tokens to predict, from the split's start; fewer if it has fewer.
@@ -137,7 +138,7 @@ def measure_language(
         except G2Error as why:
             row["missing"] = f"not available: {why}"
         rows.append(row)
-    found = time_runners(runners, rounds, show)
+    found = time_runners(runners, rounds or 15, show)
     rows = [row | _timed(found.get(row["name"])) for row in rows]
     threads = torch.get_num_threads()
     title = f"LSTM layers of {run}, batch 1, {threads} threads, {len(text) - 1:,} tokens of {split}"
@@ -147,13 +148,13 @@ def measure_language(
 
 
 def measure_translation(
-    run: Path, rounds: int = 5, data_dir: Path | None = None, split: str = "test", show: Show = silent
+    run: Path, rounds: int | None = None, data_dir: Path | None = None, split: str = "test", show: Show = silent
 ) -> Report:
     """How many sentences per second a trained model translates.
 
     Args:
         run: a run of a translation model.
-        rounds: how often each search is timed.
+        rounds: the least number of times to time each search; 5 by default.
         data_dir: a folder that holds the named data sets.
         split: of the data that the model was trained on.
         show: called with the progress.
@@ -171,7 +172,7 @@ def measure_translation(
         name: partial(search, sentences, beam=beam, batch_size=batch_size)
         for name, (sentences, beam, batch_size) in searches.items()
     }
-    rows = []
+    rounds, rows = rounds or 5, []
     for name, times in interleaved(jobs, rounds, show=show).items():
         count, seconds = len(searches[name][0]), statistics.median(times)
         rows.append({"name": name, "sentences": count, "seconds": seconds, "sentences_per_second": count / seconds})
@@ -271,3 +272,9 @@ def _read(name: str, lstms: Sequence[nn.LSTM], inputs: Vectors) -> tuple[Runner,
 def _perplexity(trained: TrainedLanguageModel, features: Vectors, targets: Tensor) -> float:
     with torch.no_grad():
         return score([-trained.model.token_losses(torch.from_numpy(features), targets)]).perplexity
+
+
+MEASUREMENTS: dict[str, Callable[..., Report]] = {
+    "lm": measure_language,
+    "mt": measure_translation,
+}  # by task

@@ -7,8 +7,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from g2lstm.lab.bench.measure import Field, Report, Row, Show, gemm_peak, interleaved, peak_memory, silent, timings
+from g2lstm.lab.bench.measure import Field, Report, Row, gemm_peak, interleaved, peak_memory, silent, timings
 from g2lstm.nn.lstm import G2LSTM
+from g2lstm.runs.compressed import Show
 
 Shape: TypeAlias = tuple[int, int, int, int]  # T, B, I, H
 

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 import psutil
 import torch
 
-Show: TypeAlias = Callable[[str, int, int], None]  # what is being done, how much of it is done, and the total
+from g2lstm.runs.compressed import Show
+
 Row: TypeAlias = dict[str, Any]  # one line of a table, by field: exactly what JSON shows
 _MMAP_THRESHOLD = "MALLOC_MMAP_THRESHOLD_"  # setting it stops glibc from adapting it
 

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own usage
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from g2lstm.lab.bench.measure import Field, Report, Show, interleaved, peak_memory, silent, timings
+from g2lstm.lab.bench.measure import Field, Report, interleaved, peak_memory, silent, timings
 from g2lstm.nn.gate import GateRule
 from g2lstm.nn.lstm import G2LSTM
 from g2lstm.nn.random import draw_noise
+from g2lstm.runs.compressed import Show
 from g2lstm.tasks.cross_entropy import cross_entropy
 from g2lstm.tasks.dropout import locked_dropout, word_dropout
 from g2lstm.tasks.lm.model import LanguageModel
@@ -222,3 +223,6 @@ def _lengths() -> Tensor:
     lengths = torch.randint(20, LENGTH + 1, (BATCH,), generator=torch.Generator().manual_seed(0))
     lengths[0] = LENGTH
     return lengths
+
+
+MEASUREMENTS = {"lm": measure_language, "mt": measure_translation}  # by task

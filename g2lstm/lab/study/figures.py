@@ -1,7 +1,7 @@
 """The paper's Figures 1 to 4, from a translation model with an LSTM and one with G²."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,12 +21,11 @@ from g2lstm.runs.trained import load_as
 from g2lstm.tasks.mt.trained import TrainedTranslationModel
 from g2lstm.tasks.reading import Reading
 from g2lstm.tasks.registry import MT
+from g2lstm.tasks.trained import Progress
 
 PAIRS = 10_000  # of the training set, as in the paper
 _FIRST = "decoder.0"
 _WORDS = range(8, 19)  # in a sentence for the heat map
-
-Progress = Callable[[int, int], None]
 
 
 class _Drawn(BaseModel):
