@@ -13,9 +13,11 @@ from safetensors.torch import save as save_tensors
 
 from g2lstm import G2Error
 from g2lstm.compression import storage
-from g2lstm.compression.encodings import Dense, Encoding, Grid
+from g2lstm.compression.encodings import FORMS, KINDS, Dense, Encoding, Grid
 from g2lstm.compression.spec import Spec, encode
 from g2lstm.compression.storage import load, pack, parse_header, save, unpack
+from tests.compression import stacks
+from tests.compression.stacks import matrix
 
 STEPS = [
     "round:0.2", "round:0.2,clip:0.4", "round:0.0002", "round:9", "int8", "int6", "int4", "svd:1", "svd:1,int8",
@@ -71,6 +73,14 @@ def test_every_kind_and_every_odd_size_comes_back_exactly(steps, rows, columns, 
     arrays, header = pack(matrices)
     assert all_equal(unpack(arrays, json.loads(json.dumps(header))), matrices)
     assert sum(array.nbytes for array in arrays.values()) == matrices["one"].stored_bytes
+
+
+def test_every_encoding_is_among_those_that_are_tested():
+    """A new one must be added to STEPS here, and to FORMS in `stacks`, by which the kernel is tested."""
+    tested = [[name for name, _ in Spec.parse(f"gates={steps}").gates.numbers] for steps in STEPS]
+    assert all([part.partition(":")[0] for part in form.split(",")] in tested for form in FORMS)
+    made = {type(matrix(form, 3, 5, np.random.default_rng(0))) for form in [*stacks.FORMS, "low rank int8 int8"]}
+    assert made == set(KINDS.values())
 
 
 @pytest.mark.parametrize("code", [-32767, -128, -127, 0, 127, 128, 32767])
