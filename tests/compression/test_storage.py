@@ -17,7 +17,6 @@ from g2lstm.compression.encodings import FORMS, KINDS, Dense, Encoding, Grid
 from g2lstm.compression.spec import Spec, encode
 from g2lstm.compression.storage import load, pack, parse_header, save, unpack
 from tests.compression import stacks
-from tests.compression.stacks import matrix
 
 STEPS = [
     "round:0.2", "round:0.2,clip:0.4", "round:0.0002", "round:9", "int8", "int6", "int4", "svd:1", "svd:1,int8",
@@ -79,7 +78,7 @@ def test_every_encoding_is_among_those_that_are_tested():
     """A new one must be added to STEPS here, and to FORMS in `stacks`, by which the kernel is tested."""
     tested = [[name for name, _ in Spec.parse(f"gates={steps}").gates.numbers] for steps in STEPS]
     assert all([part.partition(":")[0] for part in form.split(",")] in tested for form in FORMS)
-    made = {type(matrix(form, 3, 5, np.random.default_rng(0))) for form in [*stacks.FORMS, "low rank int8 int8"]}
+    made = {type(stacks.matrix(form, 3, 5, np.random.default_rng(0))) for form in [*stacks.FORMS, "low rank int8 int8"]}
     assert made == set(KINDS.values())
 
 
