@@ -7,7 +7,7 @@ import pytest
 from g2lstm.compression.model import compress
 from g2lstm.runs.trained import load
 from tests.cli.command import run as command
-from tests.export.trained import language_run, translation_run
+from tests.runs.toys import language_run, translation_run
 
 
 def test_a_language_model(tmp_path):

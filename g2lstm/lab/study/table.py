@@ -139,7 +139,7 @@ def build(
     recipes = {column.recipe for column in plan.columns}
     mine = [run for run in runs if run.recipe in recipes]
     reasons = [f"{run.name} is left out: {left_out[run.name]}" for run in mine if run.name in left_out]
-    found = {row: [_Row(out, column, row, runs, left_out) for column in plan.columns] for row in plan.rows}
+    found = {row: [_Entry(out, column, row, runs, left_out) for column in plan.columns] for row in plan.rows}
     runs = [run for run in runs if run.name not in left_out]
     rows: list[tuple[str, tuple[Cell, ...]]] = []
     for row, label in plan.rows.items():
@@ -171,7 +171,7 @@ def _signatures(plan: PlannedTable, runs: Sequence[PlannedRun], out: Path) -> di
     return signatures
 
 
-def _data_notes(plan: PlannedTable, found: Mapping[str, Sequence["_Row"]]) -> list[str]:
+def _data_notes(plan: PlannedTable, found: Mapping[str, Sequence["_Entry"]]) -> list[str]:
     """Notes on seeds and rows that were not trained and scored on the same text, and on texts too short to compare."""
     notes = []
     for columns in found.values():
@@ -222,7 +222,7 @@ def _rows_in_words(rows: Sequence[str], among: Collection[str]) -> str:
     return "every row" if len(set(rows)) == len(among) else " / ".join(dict.fromkeys(rows))
 
 
-class _Row:
+class _Entry:
     """The runs of one row that were measured for one column, by seed."""
 
     def __init__(
@@ -252,7 +252,7 @@ class _Row:
                 self.base[run.seed] = base
                 self.values[run.seed] -= base.score
 
-    def has_data_of(self, other: "_Row") -> bool:
+    def has_data_of(self, other: "_Entry") -> bool:
         """Whether everything that was measured of both rests on the same texts, as far as the results say."""
         found = [result for row in (self, other) for result in row.measured.values()]
         known = {result.trained_on_text for result in found} - {""}
@@ -305,7 +305,7 @@ def chance(p_value: float) -> str:
     return f"{p_value:.3f}" if p_value >= 0.002 else "< 0.002"
 
 
-def _compare(one: _Row, other: _Row, plan: PlannedTable) -> Comparison | None:
+def _compare(one: _Entry, other: _Entry, plan: PlannedTable) -> Comparison | None:
     column = one.column
     seeds = sorted(one.values.keys() & other.values.keys())
     if not one.is_compared or not seeds or not one.has_data_of(other) or one.sentences < LEAST:
