@@ -69,7 +69,7 @@ class Weights:
     def fill_(self, model: nn.Module) -> None:
         """Gives a model the weights, which must fit and be finite."""
         self.check_fits(model)
-        weights = self._file.get_tensors()
+        weights = {name: self._file.get_tensor(name) for name in self._file.keys()}  # noqa: SIM118, it is no mapping
         if wrong := [name for name, value in weights.items() if not value.isfinite().all()]:
             raise G2Error(f"{self.path} is broken: {wrong[0]} is not finite; train the model again")
         model.load_state_dict(weights)
