@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from g2lstm.errors import G2Error
 from g2lstm.files import read_bounded
@@ -13,16 +13,15 @@ from g2lstm.look.boundaries import boundary_auc
 from g2lstm.look.counts import BINS
 from g2lstm.look.record import record_reading, record_split
 from g2lstm.runs.directory import RunDirectory
+from g2lstm.runs.records import MAX_BYTES, Count, Record
 from g2lstm.tasks.reading import GATES, Reading
 from g2lstm.tasks.trained import Progress, Scoring, Trained, validation_files
 
-_MAX_BYTES = 2**24  # of gates.json
 SAMPLES = 200  # windows or sentence pairs, counted in a second or two
-_Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False, populate_by_name=True)
+class _Record(Record):
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
 
 class GateNumbers(_Record):
@@ -34,8 +33,8 @@ class GateNumbers(_Record):
     entropy_bits: float
     distance_to_nearer_end: float
     half_life_steps: dict[str, float] | None = None
-    values: _Count
-    counts: Annotated[list[_Count], Field(min_length=BINS, max_length=BINS)]
+    values: Count
+    counts: Annotated[list[Count], Field(min_length=BINS, max_length=BINS)]
 
 
 class LayerNumbers(_Record):
@@ -51,9 +50,9 @@ class CountedData(_Record):
     """What the gates were counted on."""
 
     split: str | None = None
-    windows: _Count | None = None
-    pairs: _Count | None = None
-    tokens: dict[str, _Count]
+    windows: Count | None = None
+    pairs: Count | None = None
+    tokens: dict[str, Count]
     sha256: str | None = None
 
 
@@ -71,14 +70,13 @@ class GatesFile(_Record):
         if not path.exists():
             return None
         try:
-            return cls.model_validate_json(read_bounded(path, _MAX_BYTES))
+            # From JSON rather than from parsed values, since the page couldn't send half a surrogate pair.
+            return cls.model_validate_json(read_bounded(path, MAX_BYTES))
         except ValidationError as error:
-            first = error.errors()[0]
+            first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"]))
-            raise G2Error(
-                f"{path} is damaged: {where}{': ' if where else ''}{first['msg']}; write it again with "
-                f"`g2lstm gates {run.path}`"
-            ) from None
+            remedy = f"write it again with `g2lstm gates {run.path}`"
+            raise G2Error(f"{path} is damaged: {where}{': ' if where else ''}{first['msg']}; {remedy}") from None
 
 
 def count_some(trained: Trained, data_dir: Path | None = None) -> GatesFile | None:

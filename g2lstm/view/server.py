@@ -23,6 +23,7 @@ from g2lstm.errors import G2Error
 from g2lstm.look.counts import HIGH, LOW
 from g2lstm.look.pictures.style import css_variables
 from g2lstm.tasks.reading import GATES, LayerReading, Reading
+from g2lstm.tasks.registry import task_of
 from g2lstm.version import __version__
 from g2lstm.view.guard import Guard
 from g2lstm.view.run import NotReadyError, ViewedRun
@@ -188,6 +189,7 @@ def _run_answer(run: ViewedRun) -> dict[str, Any]:
     return {
         "name": run.name,
         "task": recipe.task,
+        "title": task_of(recipe).trained.title,
         "state": run.state,
         "message": run.message,
         "method": recipe.model.method,

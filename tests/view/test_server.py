@@ -88,6 +88,7 @@ def test_runs(client):
         ("lstm", "lm", "sigmoid", "ready"),
         ("mt", "mt", "gumbel", "ready"),
     ]
+    assert [run["title"] for run in answer["runs"]] == ["language model", "language model", "translation model"]
     assert answer["runs"][0]["examples"][0] == "a dog saw the cat , which ran ."
 
 

@@ -105,7 +105,7 @@ def draw_sizes(curve: Curve, title: str) -> "Figure":
                 f"{point.name}  {point.score:.2f}", (point.megabytes, point.score), (1.06, height),
                 textcoords="axes fraction", va="center", fontsize=9, arrowprops={**line, "relpos": (0, 0.5)},
             )  # fmt: skip
-        axes.legend(frameon=True, framealpha=0.9, fontsize=8, loc="best")
+        axes.legend(fontsize=8, loc="best")
     return figure
 
 

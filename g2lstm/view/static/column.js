@@ -70,8 +70,7 @@ export class Column {
     this.mode.hidden = !name;
     this.root.classList.toggle("empty", !name);
     const run = known.runs.find((each) => each.name === name);
-    const task = { lm: "language model", mt: "translation model" }[run?.task];
-    this.facts.textContent = run ? [task, run.method, run.data, run.compression].filter(Boolean).join(" · ") : "";
+    this.facts.textContent = run ? [run.title, run.method, run.data, run.compression].filter(Boolean).join(" · ") : "";
     this.split.setRun(run);
     const words = text.trim() ? text.trim().split(/\s+/).length : 0;
     if (!name) return this.clear("");
