@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from g2lstm.lab.study.table import StudyTable
 
 PRESET = "small"
-_LONGEST = 2**24  # bytes of a compression.json
 _WINDOWS = 100  # of the validation text, to count gates on
 _NEXT = """With your own text, in a folder that holds train.txt, valid.txt and test.txt:
   g2lstm train embedded --set data.path=FOLDER --out runs/mine
@@ -109,19 +108,20 @@ def _look(runs: Sequence[Path], report: Path, is_done: bool) -> None:
 
 def _check_small(folder: Path, spec: "Spec", run: Path) -> None:
     """Raises unless this compressed run is what the demo would make from the run."""
-    from g2lstm.files import read_json
     from g2lstm.lab.study.plan import Measurement
     from g2lstm.lab.study.results import measured
-    from g2lstm.runs.directory import TABLE, RunDirectory
+    from g2lstm.runs.directory import RunDirectory
 
     before = measured(run, Measurement())
     assert before is not None, "the study comes first"
+    small = RunDirectory.open(folder)
     try:
-        score = read_json(folder / TABLE, _LONGEST)["score"] if (folder / TABLE).is_file() else {}
-        is_its_own: bool = score["split"] == "test" and math.isclose(score["before"], before.score, rel_tol=1e-6)
-    except (KeyError, TypeError):
-        is_its_own = False
-    if not is_its_own or RunDirectory.open(folder).compression != str(spec):
+        report = small.compression_report()
+    except G2Error:
+        report = None
+    score = None if report is None else report.score
+    is_its_own = score is not None and math.isclose(score.before, before.score, rel_tol=1e-6) and score.split == "test"
+    if not is_its_own or small.compression != str(spec):
         raise G2Error(f"{folder} was not made by this demo; move it away")
 
 

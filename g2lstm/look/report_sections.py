@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +15,7 @@ from g2lstm.look.pictures.sizes import curve_of, draw_sizes
 from g2lstm.look.pictures.style import svg_element
 from g2lstm.look.pictures.training import draw_history, draw_learning, draw_saturation, gate_history, has_saturation
 from g2lstm.runs.directory import RunDirectory
+from g2lstm.runs.records import CompressionReport
 from g2lstm.tasks.registry import task_of
 
 if TYPE_CHECKING:
@@ -146,7 +146,8 @@ def compression(runs: Runs) -> str:
     """What compressing gained and cost: of compressed runs, and of runs of which every preset was measured."""
     parts = []
     for name, run in runs.items():
-        parts.append(_measured(run.path / "compression.json", partial(_compressed, name)) or "")
+        if (report := run.compression_report()) is not None:
+            parts.append(_compressed(name, report))
         curve = _measured(run.path / "sweep" / "sweep.json", curve_of)
         rows = _measured(run.path / "sweep" / "sweep.json", _sweep)
         if curve is not None and rows is not None:
@@ -158,19 +159,19 @@ def compression(runs: Runs) -> str:
     return f"<h2>Compression</h2>{body}" if body else ""
 
 
-def _compressed(name: str, found: Any) -> str:
-    sizes = {**{f"{group}, bytes": size for group, size in found["groups"].items()}, "rest, bytes": found["rest"]}
-    sizes["whole file, bytes"] = found["file"]
+def _compressed(name: str, report: CompressionReport) -> str:
+    sizes = {f"{group}, bytes": size for group, size in report.groups.items()}
+    sizes |= {"rest, bytes": report.rest, "whole file, bytes": report.file}
     rows = [
-        [what, f"{size['before']:,}", f"{size['after']:,}", f"{size['before'] / max(size['after'], 1):.2f} ×"]
+        [what, f"{size.before:,}", f"{size.after:,}", f"{size.before / max(size.after, 1):.2f} ×"]
         for what, size in sizes.items()
     ]
-    if (score := found["score"]) is not None:
-        rows.append([f"{score['metric']} on {score['split']}", f"{score['before']:.2f}", f"{score['after']:.2f}", ""])
-    if (speed := found["speed"]) is not None:
-        faster = f"{speed['after'] / speed['before']:.2f} ×"
-        rows.append([f"{speed['unit']}, {speed['how']}", f"{speed['before']:,.1f}", f"{speed['after']:,.1f}", faster])
-    title = f"<h3>{escape(name)}</h3><p class='quiet'><code>{escape(found['spec'])}</code></p>"
+    if (score := report.score) is not None:
+        rows.append([f"{score.metric} on {score.split}", f"{score.before:.2f}", f"{score.after:.2f}", ""])
+    if (speed := report.speed) is not None:
+        faster = f"{speed.after / speed.before:.2f} ×"
+        rows.append([f"{speed.unit}, {speed.how}", f"{speed.before:,.1f}", f"{speed.after:,.1f}", faster])
+    title = f"<h3>{escape(name)}</h3><p class='quiet'><code>{escape(report.spec)}</code></p>"
     return title + table(["", "before", "after", "smaller or faster"], rows, numbers=(1, 2, 3))
 
 

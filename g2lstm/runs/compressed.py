@@ -52,7 +52,7 @@ def compress_run(trained: Trained, spec: Spec, out: Path, show: Show, scoring: S
         trained: the run.
         spec: how to compress.
         out: the new directory.
-        show: told of the progress.
+        show: called with the progress.
         scoring: how to score before and after; None not to score.
 
     Returns:
@@ -82,12 +82,12 @@ def measure(
         trained: the run that was compressed.
         compressed: its compressed model.
         folder: where the compressed run is written.
-        show: told of the progress.
+        show: called with the progress.
         scoring: how to score; None not to score.
         score_before: the run's own score.
 
     Returns:
-        What `compression.json` holds; None stands for what was not measured.
+        What `compression.json` holds; None for what was not measured.
     """
     write_run(folder, trained.run, compressed.model, compressed.spec)
     after = load(folder)

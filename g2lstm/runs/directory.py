@@ -158,7 +158,7 @@ class RunDirectory:
             return weights.spec
 
     def has_weights(self) -> bool:
-        """Whether there is a file of weights, intact as far as its header tells."""
+        """Whether there is a file of weights with an intact header."""
         with suppress(G2Error):
             return bool(self.training_facts())
         return False
@@ -187,8 +187,8 @@ class RunDirectory:
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, each with its kind and numbers by name.
 
-        Lines that a crash cut short or that say something else are left out, and so are those of updates that were lost
-        in a crash and done again.
+        Lines that a crash cut short or that hold something else are left out, and so are lines of updates that were
+        lost in a crash and repeated.
         """
         if not self.metrics_file.exists():
             return []

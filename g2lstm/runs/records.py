@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from g2lstm.errors import G2Error
-from g2lstm.files import read_json
+from g2lstm.files import parse_json, read_bounded
 
 MAX_BYTES = 2**28  # of a JSON file in a run directory
 Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -36,14 +36,15 @@ class Record(BaseModel):
             path: the file.
             remedy: what a user can do if it is damaged.
         """
+        content = read_bounded(path, MAX_BYTES)
         try:
-            return cls.model_validate(read_json(path, MAX_BYTES))
+            return cls.model_validate(parse_json(content))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            raise G2Error(f"{path} is damaged: {where}{': ' if where else ''}{first['msg']}; {remedy}") from None
-        except G2Error as error:
-            raise G2Error(f"{error}; {remedy}") from None
+            why = ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
+        except ValueError as error:
+            why = str(error)
+        raise G2Error(f"{path} is damaged: {why}; {remedy}")
 
 
 class Score(Record):
@@ -104,12 +105,12 @@ class SpeedChange(Record):
 
     unit: str
     how: str
-    before: float
+    before: Annotated[float, Field(gt=0)]
     after: float
 
 
 class CompressionReport(Record):
-    """compression.json of a compressed run, and each point of a sweep; None stands for what was not measured."""
+    """compression.json of a compressed run, and each point of a sweep; None for what was not measured."""
 
     spec: str
     groups: dict[str, Sizes]

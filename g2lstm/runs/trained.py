@@ -53,7 +53,7 @@ def score(
     """
     found, run = trained.score_split(how, progress), trained.run
     spec = {} if compressed is None else {"compressed": compressed}
-    # Signatures are for people. What programs compare stands beside them.
+    # Signatures are for people; what programs compare goes beside them.
     compared = {"recipe": run.recipe_hash, "data": found.facts["data"]}
     signed = {**found.values, **spec, **compared, "signature": run.signature(**spec, **found.facts)}
     return signed if found.by_sentence is None else {**signed, "by_sentence": found.by_sentence}

@@ -30,9 +30,9 @@ class Place:
     """One direction of one layer.
 
     Attributes:
-        name: of the module in its model, such as "encoder.0"; with ".l0", ".l1" and so on where it has several layers.
-        direction: "forward", or "backward" for the direction that reads from the end.
-        title: for people, such as "encoder 1, backward".
+        name: the module's name in its model, such as "encoder.0", with ".l0", ".l1" and so on if it has several layers.
+        direction: "forward", or "backward" if it reads from the end.
+        title: a name for people, such as "encoder 1, backward".
     """
 
     name: str
@@ -41,7 +41,7 @@ class Place:
 
     @property
     def side(self) -> str:
-        """Which text it reads: "source" or "target" of a translation model, else "text"."""
+        """The text it reads: "source" or "target" in a translation model, otherwise "text"."""
         return {"encoder": "source", "decoder": "target"}.get(self.name.split(".")[0], "text")
 
 
@@ -49,7 +49,7 @@ def places(name: str, lstm: nn.Module) -> list[Place]:
     """The places inside one LSTM, in the order of its gates: l0, l0_reverse, l1, ...
 
     Args:
-        name: of the module in its model; "" if it is the model.
+        name: the module's name in its model; "" if it is the model.
         lstm: a `G2LSTM` or `torch.nn.LSTM`.
     """
     assert isinstance(lstm, GatedLSTM | nn.LSTM)
@@ -65,14 +65,14 @@ def places(name: str, lstm: nn.Module) -> list[Place]:
 
 
 def title_of(name: str) -> str:
-    """What people call a layer of a language or translation model: of "layers.0", "layer 1"; others keep their name."""
+    """A name for people: "layer 1" for "layers.0", "encoder 2" for "encoder.1"; other modules keep their name."""
     numbered = _NUMBERED.fullmatch(name)
     return f"{numbered[1]} {int(numbered[2]) + 1}" if numbered else name
 
 
 @dataclass(frozen=True, eq=False)
 class LayerReading:
-    """The gates of one direction of one layer, float32 (T, H): a row for each token that it read.
+    """The gates of one direction of one layer, float32 (T, H): a row for each token it read.
 
     Attributes:
         place: which layer and direction.
@@ -88,22 +88,22 @@ class LayerReading:
 
     @property
     def name(self) -> str:
-        """Of the layer in the model, such as "layers.0" or "encoder.1"."""
+        """The name of the layer, such as "layers.0" or "encoder.1"."""
         return self.place.name
 
     @property
     def direction(self) -> str:
-        """Of reading: "forward" or "backward"."""
+        """The direction of reading: "forward" or "backward"."""
         return self.place.direction
 
     @property
     def title(self) -> str:
-        """For people, such as "encoder 1, backward"."""
+        """A name for people, such as "encoder 1, backward"."""
         return self.place.title
 
     @property
     def side(self) -> str:
-        """Whose tokens it read: "text", "source" or "target"."""
+        """The tokens it read: "text", "source" or "target"."""
         return self.place.side
 
 
@@ -112,16 +112,16 @@ class Reading:
     """A text as a model read it.
 
     Attributes:
-        tokens: those that were read, by side. "text" of a language model and "target" begin with the `<eos>` before the
-            first word, "source" ends with one.
+        tokens: what was read, by side: "text" in a language model, otherwise "source" and "target". "text" and "target"
+            begin with the `<eos>` before the first word, "source" ends with one.
         layers: the gates, layer by layer.
         mode: evaluation or training, in words.
-        unknown: by side, the places of tokens that the vocabulary lacks.
-        next_words: of a language model, the likeliest tokens after the text, and their probabilities.
-        translation: of a translation model, what it made of the text, and what the decoder then read. This and the next
-            two are empty if a target was given.
-        produced: the tokens of the translation and its `<eos>`: each follows the token at its place in "target".
-        attention: (T, S), where the model looked for each of them.
+        unknown: by side, the positions of tokens that are not in the vocabulary.
+        next_words: in a language model, the likeliest next tokens and their probabilities.
+        translation: in a translation model, its own translation, which the decoder then read. This and the next two are
+            empty if a target was given.
+        produced: the tokens of the translation and its `<eos>`; each follows the token at its position in "target".
+        attention: (T, S), where the model looked for each of these.
     """
 
     tokens: dict[str, list[str]]
@@ -136,21 +136,20 @@ class Reading:
 
 @contextmanager
 def in_mode(model: nn.Module, *, eval_gate: str | None = None, training: bool = False, seed: int = 0) -> Iterator[str]:
-    """The model in evaluation or in training mode, no gradients; at the end it and torch's generator are as before.
+    """Puts a model into evaluation or training mode, without gradients; restores it and torch's generator at the end.
 
     Args:
-        model: with `G2LSTM` layers.
+        model: a model with `G2LSTM` layers.
         eval_gate: in evaluation, "soft", "tempered" or "hard"; None for the model's own.
-        training: noise, temperature and dropout as in training.
+        training: use noise, temperature and dropout as in training.
         seed: of noise and dropout.
 
     Yields:
-        what the mode is, in words.
+        A description of the mode.
     """
     if training and eval_gate is not None:
         raise G2Error(
-            f"eval_gate={eval_gate!r} is a reading of the gates in evaluation, and training mode has its own; "
-            "ask for one of the two"
+            f"eval_gate={eval_gate!r} applies to evaluation, and training mode has gates of its own; choose one"
         )
     with evaluating(model, eval_gate), torch.no_grad(), torch.random.fork_rng(devices=[]):
         if training:
@@ -160,7 +159,7 @@ def in_mode(model: nn.Module, *, eval_gate: str | None = None, training: bool = 
 
 
 def mode_of(model: nn.Module) -> str:
-    """In words, the mode that a model is in."""
+    """A description of the mode that a model is in."""
     layers = lstms(model)
     if not model.training:
         return f"evaluation, {layers[0].eval_gate} gates" if layers else "evaluation"
@@ -179,12 +178,12 @@ class Line(NamedTuple):
 
 
 def encode(tokenizer: Tokenizer, line: str) -> Line:
-    """The tokens of a line, without `<eos>`; a word that the vocabulary lacks is shown as it was written."""
+    """The tokens of a line, without `<eos>`; words that are not in the vocabulary are shown as they were written."""
     try:
         line.encode("utf-8")
     except UnicodeEncodeError as error:
         raise G2Error(
-            f"the text is not valid Unicode: character {error.start + 1} stands alone for half of one; give UTF-8"
+            f"the text is not valid Unicode: character {error.start + 1} is half of a surrogate pair; give UTF-8"
         ) from None
     encoding = tokenizer.backend.encode(line, add_special_tokens=False)
     tokens = tokenizer.readable(encoding.ids)
@@ -199,21 +198,21 @@ def check_length(text: str, tokens: int) -> None:
     if not text.strip():
         raise G2Error("the text is empty; give a sentence, such as 'the company said it will grow'")
     if not tokens:
-        raise G2Error("the text has no words in it; give a sentence")
+        raise G2Error("the text has no words; give a sentence")
     if tokens > MAX_TOKENS:
         raise G2Error(
-            f"the text has {tokens:,} tokens, and at most {MAX_TOKENS:,} can be looked at; give a sentence, or look at "
+            f"the text has {tokens:,} tokens, and at most {MAX_TOKENS:,} can be shown; give a sentence, or look at "
             "statistics over a split of the data instead"
         )
 
 
 def unknown_places(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
-    """The positions of tokens that the vocabulary lacks."""
+    """The positions of tokens that are not in the vocabulary."""
     return [place for place, token in enumerate(ids) if token == tokenizer.unk_id]
 
 
 def layer_readings(model: nn.Module, record: GateRecord) -> list[LayerReading]:
-    """Of a record of one call for each LSTM, with a batch of one."""
+    """The gates in a record that has one call of each LSTM, with a batch of one."""
     modules: Mapping[str, nn.Module] = dict(model.named_modules())
     layers = []
     for name, (gates,) in record.items():

@@ -21,7 +21,7 @@ from g2lstm.text.tokenize import Tokenizer
 if TYPE_CHECKING:
     from g2lstm.export.check import Exporter
 
-Progress: TypeAlias = Callable[[int, int], None]  # what is done, and what there is in all
+Progress: TypeAlias = Callable[[int, int], None]  # how much is done, and the total
 
 WORDS = range(8, 19)  # in an example sentence, which is neither trivial nor too long to take in
 
@@ -41,7 +41,7 @@ class Metric:
     higher_is_better: bool
 
     def change(self, before: float, after: float) -> str:
-        """How much a score has changed: points of one that is bounded, else per cent."""
+        """How much a score has changed, in points if higher is better and otherwise in per cent."""
         return f"{after - before:+.2f}" if self.higher_is_better else f"{100 * (after / before - 1):+.2f} %"
 
 
@@ -64,7 +64,7 @@ class Scoring:
         dynamic: keep learning from what has been read; not together with a cache.
         beam: the number of hypotheses to follow; this and the next are for translation.
         length_penalty: scores are divided by the length to this power.
-        samples: score only the first so many windows of text or sentences.
+        samples: score only this many windows of text or sentences, from the start.
         by_sentence: also list what each sentence contributes to the sums behind the score.
         data_dir: a folder that holds the named data sets.
     """
@@ -116,7 +116,7 @@ class Passes(NamedTuple):
 
 
 class SpeedTest(NamedTuple):
-    """A short job whose time says how fast a model is in use."""
+    """A short job that shows how fast a model is in use."""
 
     job: Callable[[], object]
     size: int  # how many of `unit` a job does
@@ -196,7 +196,7 @@ class Trained(ABC):
 
     @property
     def run_name(self) -> str:
-        """The run for messages."""
+        """The name of the run in messages."""
         return "this" if self.run is None else str(self.run.path)
 
     def _signed_data(self, hashes: str) -> str:
@@ -227,14 +227,14 @@ class Trained(ABC):
 
     @abstractmethod
     def passes(self, split: str, data_dir: Path | None = None) -> Passes:
-        """A split of the model's own data, to be read in calls like those of training."""
+        """A split of the model's own data, ready to be read as in training."""
 
     @abstractmethod
     def speed_test(self, how: Scoring | None) -> SpeedTest | None:
-        """A test of speed; None if it needs a text and `how` is not given."""
+        """A speed test; None if it needs a text and `how` is not given."""
 
     def clauses(self, split: str) -> list[GrammarPair]:
-        """The sentences of a split whose clauses are known; only the embedded German has them."""
+        """The sentences of a split, if their clauses are known, as they are in the embedded German."""
         return []
 
     def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:

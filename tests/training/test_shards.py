@@ -69,7 +69,7 @@ def test_an_epoch_ends_with_the_batches_it_began_with(tmp_path):
     one.start_epoch()
     assert one.state_dict()["planned_for"] == 1
     assert one.plan.bounds.tolist() == task(0, 1).batches.plan(1).bounds.tolist()
-    with pytest.raises(G2Error, match=r"begun with 1 process\(es\) and has a batch of 1 pair\(s\), which 2 processes"):
+    with pytest.raises(G2Error, match=r"started with 1 process\(es\) and has a batch of 1 pair\(s\), which 2"):
         task(0, 2).load_state_dict([task(0, 1).state_dict()])
 
 

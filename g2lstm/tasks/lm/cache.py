@@ -1,7 +1,7 @@
-"""The continuous cache pointer (Grave et al., 2017): words that followed a similar state lately are likely again.
+"""The continuous cache pointer (Grave et al., 2017): words that recently followed a similar state are likely again.
 
-p = (1 - λ) p_model + λ p_cache, with p_cache(w) proportional to the sum of exp(θ h_t · h_i) over those of the last
-`window` steps i < t whose next token was w. Only the probability of the token that did come next is ever needed.
+p = (1 - λ) p_model + λ p_cache, where p_cache(w) is proportional to the sum of exp(θ h_t · h_i) over those
+of the last `window` steps i < t that w followed. Only the probability of the actual next token is ever needed.
 """
 
 import math
@@ -16,19 +16,19 @@ from g2lstm.errors import G2Error
 from g2lstm.tasks.lm.evaluate import Progress, Score, Tokens, read, score
 from g2lstm.tasks.lm.model import LanguageModel
 
-_ROWS = 128  # predictions at a time: their scores against the window stay in the processor's cache
+_ROWS = 128  # predictions at a time, so that their scores against the window stay in the processor's cache
 _WINDOWS = (100, 200, 500, 1000, 2000, 4000)
 _THETAS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5)
 
 
 @dataclass(frozen=True)
 class CacheSettings:
-    """How a cache works.
+    """The settings of a cache.
 
     Attributes:
-        window: how many steps back it sees.
-        theta: θ, how sharply it prefers similar states; near 0 it only counts the words in the window.
-        share: λ, the part of the probability that it decides on.
+        window: the number of past steps it sees.
+        theta: θ, how sharply it prefers similar states; near 0 it merely counts the words in the window.
+        share: λ, its share of the probability.
     """
 
     window: int = 500
@@ -46,7 +46,7 @@ class CacheSettings:
 
 @dataclass(frozen=True)
 class TunedCache:
-    """The best settings of a search, their perplexity, that without a cache, and the best of each pair tried."""
+    """The best settings found, the perplexity with them and without a cache, and the best λ of each pair tried."""
 
     settings: CacheSettings
     perplexity: float
@@ -55,10 +55,10 @@ class TunedCache:
 
 
 class CacheMemory:
-    """The states of the last steps and the tokens that followed them; several windows and θ share the work.
+    """The states of recent steps and the tokens that followed them; several windows and θ share the work.
 
     Args:
-        windows: one or more; kept in rising order.
+        windows: one or more; kept in ascending order.
         thetas: one or more.
     """
 
@@ -70,14 +70,14 @@ class CacheMemory:
         self._following: Tensor | None = None  # (n,)
 
     def probabilities(self, features: Tensor, targets: Tensor) -> Tensor:
-        """p_cache of each target, from the steps before it; then remembers these steps.
+        """Computes p_cache of each target from the steps before it, then remembers these steps.
 
         Args:
-            features: (n, E), states in the order of the stream.
+            features: (n, E), states in stream order.
             targets: (n,), the token that followed each.
 
         Returns:
-            (windows, thetas, n) float64; NaN for a step that has none before it.
+            (windows, thetas, n) float64; NaN for a step with no steps before it.
         """
         past, following = self._features, self._following
         if past is None or following is None:
@@ -95,16 +95,16 @@ class CacheMemory:
         """p_cache for the steps start ... start + rows - 1 of `past`: (windows, thetas, rows)."""
         size, stop = self._size, start + rows
         first = max(start - size, 0)
-        missing = size - (start - first)  # at the head of the stream the window is not full
+        missing = size - (start - first)  # at the start of the stream the window is not full
         scores = past.new_full((rows, size + rows), -math.inf)
         scores[:, missing:] = past[start:stop] @ past[first:stop].t()
         nexts = torch.cat([following.new_full((missing,), -1), following[first:stop]])
-        # Step r looks back on columns r ... r + size - 1: a skewed view, in which a column is a lag, needs no mask.
+        # Step r looks back at columns r ... r + size - 1. In a skewed view, where a column is a lag, no mask is needed.
         lags = scores.as_strided((rows, size), (size + rows + 1, 1))
         matches = nexts.as_strided((rows, size), (1, 1)) == following[start:stop, None]
 
-        # Each window is the one before it and a further stretch of lags. A stretch has its own highest score to take
-        # exponentials against: against one for all, those of the nearest window might all be 0.
+        # Each window is the previous one plus a stretch of lags. Each stretch has its own highest score to take
+        # exponentials against; with one for all, those of the nearest window might all be 0.
         shape = (len(self.windows), len(self.thetas), rows)
         top = past.new_empty(len(self.windows), 1, rows, dtype=torch.float64)
         total, matched = past.new_empty(shape), past.new_zeros(shape)
@@ -141,8 +141,8 @@ def cached_perplexity(
     steps: int = 2048,
     progress: Progress | None = None,
 ) -> Score:
-    """The perplexity of a stream with a cache; arguments as in `g2lstm.tasks.lm.evaluate.read`."""
-    memory = CacheMemory([min(settings.window, len(tokens))], [settings.theta])  # room for what there is, not more
+    """The perplexity of a stream with a cache; the arguments are those of `g2lstm.tasks.lm.evaluate.read`."""
+    memory = CacheMemory([min(settings.window, len(tokens))], [settings.theta])  # no more room than the stream needs
     parts = []
     for block in read(model, tokens, eval_gate=eval_gate, columns=columns, steps=steps, progress=progress):
         from_cache = memory.probabilities(block.features, block.targets)[0, 0]
@@ -151,7 +151,7 @@ def cached_perplexity(
 
 
 def mix(log_probabilities: Tensor, from_cache: Tensor, share: float) -> Tensor:
-    """log((1 - λ) p_model + λ p_cache), float64; the model's own where the cache is empty (NaN)."""
+    """log((1 - λ) p_model + λ p_cache) in float64; log p_model where the cache is empty (NaN)."""
     model = log_probabilities.double().exp()
     return torch.where(from_cache.isnan(), model, torch.lerp(model, from_cache, share)).log()
 
@@ -167,20 +167,20 @@ def tune_cache(
     steps: int = 2048,
     progress: Progress | None = None,
 ) -> TunedCache:
-    """Searches the window, θ and λ with the lowest perplexity on a stream, which should be the validation set.
+    """Finds the window, θ and λ with the lowest perplexity on a stream, which should be the validation set.
 
-    The model reads the stream once, for every window and θ together. The loss is convex in λ, so for each pair the best
-    λ is found without a grid.
+    The model reads the stream once for all windows and θ. The loss is convex in λ, so the best λ for each pair is found
+    without a grid.
 
     Args:
-        model: as in `g2lstm.tasks.lm.evaluate.read`, like the arguments not told here.
+        model: as in `g2lstm.tasks.lm.evaluate.read`, like the arguments that are not described here.
         tokens: (N,).
-        windows: to be tried.
-        thetas: to be tried.
+        windows: the windows to try.
+        thetas: the θ to try.
         eval_gate: how gates are computed.
-        columns: speed only.
-        steps: speed only.
-        progress: called with the tokens predicted so far and those in all.
+        columns: affects only speed.
+        steps: affects only speed.
+        progress: called with the tokens predicted so far and the total.
     """
     if not windows or not thetas:
         raise G2Error(f"a search needs at least one window and one theta, got windows={windows} and thetas={thetas}")
@@ -204,7 +204,7 @@ def tune_cache(
 
 
 def _best_share(log_probabilities: Tensor, from_cache: Tensor) -> float:
-    """The λ of the lowest loss, to 4 digits: where the derivative of the mean log-probability changes its sign."""
+    """The λ with the lowest loss, to 4 digits: where the derivative of the mean log-probability changes sign."""
     model = log_probabilities.double().exp()
     difference = torch.where(from_cache.isnan(), 0.0, from_cache - model)
     low, high = 0.0, 0.9999

@@ -1,7 +1,7 @@
-"""Dynamic evaluation (Krause et al., 2018): the model goes on learning from the stream it is scored on.
+"""Dynamic evaluation (Krause et al., 2018): the model keeps learning from the stream it is scored on.
 
-A segment is predicted first and learnt from afterwards, so no token is predicted with knowledge of it. The updates
-follow the paper's RMS rule: each weight's step is scaled by how large its gradients were on the training text.
+Each segment is predicted before it is learnt from, so no token is predicted with knowledge of itself. The updates
+follow the paper's RMS rule: the step of each weight is scaled by how large its gradients were on the training text.
 """
 
 from collections.abc import Iterator
@@ -22,10 +22,10 @@ class DynamicSettings:
     """How the model learns while it is evaluated.
 
     Attributes:
-        segment: tokens predicted between two updates.
+        segment: the number of tokens predicted between two updates.
         learning_rate: η.
         decay: λ, the pull back towards the trained weights at each update, in [0, 1].
-        epsilon: ε, what keeps the steps finite where gradients were zero.
+        epsilon: ε, which keeps steps finite where gradients were zero.
     """
 
     segment: int = 5
@@ -52,18 +52,18 @@ def dynamic_perplexity(
     eval_gate: str | None = None,
     progress: Progress | None = None,
 ) -> Score:
-    """The perplexity of a stream on which the model learns; the weights are as before at the end, come what may.
+    """The perplexity of a stream that the model learns from; the weights are restored at the end, whatever happens.
 
     After each segment w += λ r (w0 - w) - η g / (s + ε), where s is the root of the mean square of the weight's
     gradient on the training text and r = s / mean(s), at most 1 / λ.
 
     Args:
-        model: to be scored.
+        model: the model to score.
         tokens: (N,), N >= 2.
-        mean_squares: of each parameter's gradient, from `gradient_mean_squares`.
-        settings: of the updates; `DynamicSettings()` if not given.
+        mean_squares: mean squares of each parameter's gradient, from `gradient_mean_squares`.
+        settings: how to update; `DynamicSettings()` by default.
         eval_gate: "soft" or "tempered"; None for the model's own. Hard gates have no gradient.
-        progress: called with the tokens predicted so far and those in all.
+        progress: called with the tokens predicted so far and the total.
     """
     check_tokens(tokens)
     _check_gate(model, eval_gate)
@@ -101,13 +101,13 @@ def gradient_mean_squares(
     """The mean square of each weight's gradient over the first segments of a training stream.
 
     Args:
-        model: at its trained weights; not changed.
+        model: with its trained weights; it is not changed.
         tokens: (N,), the training stream, cut into `batch` columns.
-        batch: columns.
-        segment: tokens of a column whose mean loss gives one gradient.
-        updates: how many gradients to take, at most.
+        batch: the number of columns.
+        segment: the tokens of each column that give one gradient.
+        updates: the maximum number of gradients.
         eval_gate: how gates are computed.
-        progress: called with the gradients taken and those in all.
+        progress: called with the gradients taken so far and the total.
     """
     check_tokens(tokens)
     _check_gate(model, eval_gate)
@@ -115,7 +115,7 @@ def gradient_mean_squares(
     count = min(updates, length // max(segment, 1))
     if batch < 1 or segment < 1 or count < 1:
         raise G2Error(
-            f"{len(tokens)} tokens do not hold {batch} columns of {segment}; give more tokens, or a smaller batch"
+            f"{len(tokens)} tokens are too few for {batch} columns of {segment}; give more tokens, or a smaller batch"
         )
     parameters = list(model.parameters())
     squares = [torch.zeros_like(p) for p in parameters]
@@ -140,7 +140,7 @@ def gradient_mean_squares(
 def _rates(
     parameters: list[nn.Parameter], settings: DynamicSettings, mean_squares: list[Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """For each parameter the factor of its gradient and that of the way back to its trained value."""
+    """For each parameter, the factor of its gradient and the factor of the way back to its trained value."""
     if [p.shape for p in parameters] != [square.shape for square in mean_squares]:
         raise G2Error(
             "mean_squares must hold one tensor for each parameter of the model, of its shape; "
@@ -155,7 +155,7 @@ def _rates(
 
 @contextmanager
 def _restored(parameters: list[nn.Parameter]) -> Iterator[list[Tensor]]:
-    """Copies of the parameters, which are put back at the end."""
+    """Yields copies of the parameters, and restores them at the end."""
     trained = [p.detach().clone() for p in parameters]
     try:
         yield trained

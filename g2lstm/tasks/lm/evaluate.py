@@ -1,10 +1,10 @@
-"""Perplexity of a token stream: one stream, read in order, state carried, every token after the first predicted once.
+"""Perplexity of a token stream, read in order with the state carried on; every token but the first is predicted once.
 
-Reading a stream one token at a time leaves a processor idle: the weights are fetched anew for each token. So a stretch
-of the stream is cut into columns that are read side by side, each but the first from a guessed state. Then each column
-is read again from the state in which the one before it really ended, until its own states agree with those of the first
-reading; from there on the first reading was right. An LSTM forgets, so this takes a small part of the stretch; if it
-does not, columns are read one by one. The result is that of reading in order, whatever the settings.
+Reading one token at a time leaves the processor idle, because the weights are fetched again for each token. So a
+stretch of the stream is cut into columns that are read side by side, all but the first from a guessed state. Each
+column is then read again from the state in which the previous one really ended, until its states agree with those of
+the first reading; from there on the first reading was right. LSTMs forget, so only a small part of the stretch is read
+twice; if one does not, its columns are read one by one. The result is always that of reading in order.
 """
 
 import math
@@ -20,7 +20,7 @@ from g2lstm.errors import G2Error
 from g2lstm.nn.mode import evaluating
 from g2lstm.tasks.lm.model import LanguageModel, State
 
-Progress = Callable[[int, int], None]  # tokens done, tokens in all
+Progress = Callable[[int, int], None]  # tokens done, and the total
 Tokens = Tensor | np.ndarray[Any, Any]  # (N,) integers; a memory-mapped array is read a stretch at a time
 
 _CHECK_EVERY = 64  # steps between comparisons of states
@@ -31,9 +31,9 @@ class Score:
     """How well a stream was predicted.
 
     Attributes:
-        nats: -log p of all predicted tokens together.
-        tokens: how many tokens were predicted.
-        log_probabilities: (tokens,) float32 on the CPU, of each of them in the order of the stream.
+        nats: the sum of -log p over all predicted tokens.
+        tokens: the number of predicted tokens.
+        log_probabilities: (tokens,) float32 on the CPU, in stream order.
     """
 
     nats: float
@@ -42,7 +42,7 @@ class Score:
 
     @property
     def perplexity(self) -> float:
-        """exp(nats / tokens); infinite where that overflows."""
+        """exp(nats / tokens), or infinity if that overflows."""
         try:
             return math.exp(self.nats / self.tokens)
         except OverflowError:
@@ -50,11 +50,11 @@ class Score:
 
 
 class Block(NamedTuple):
-    """A stretch of the stream as the model sees it, n predictions."""
+    """A stretch of the stream as the model sees it: n predictions."""
 
     features: Tensor  # (n, E), on the model's device
     log_probabilities: Tensor  # (n,), of the targets
-    targets: Tensor  # (n,), the tokens that were to be predicted
+    targets: Tensor  # (n,), the tokens to predict
 
 
 @torch.no_grad()
@@ -87,15 +87,15 @@ def read(
     steps: int = 2048,
     progress: Progress | None = None,
 ) -> Iterator[Block]:
-    """Reads a stream in evaluation mode from a zero state, and yields what the model made of it, in order.
+    """Reads a stream in evaluation mode from a zero state, and yields what the model makes of it, in order.
 
     Args:
-        model: whose mode and gates are as before when reading ends.
+        model: the model; its mode and gates are restored at the end.
         tokens: (N,), N >= 2.
         eval_gate: "soft", "tempered" or "hard"; None for the model's own.
-        columns: how many places of a stretch are read at a time. Changes speed and memory, not the result.
-        steps: the length of a column. Changes speed and memory, not the result.
-        progress: called with the tokens predicted so far and those in all.
+        columns: how many parts of a stretch are read at a time; affects speed and memory, not the result.
+        steps: the length of a column; affects speed and memory, not the result.
+        progress: called with the tokens predicted so far and the total.
     """
     check_tokens(tokens)
     for name, value in {"columns": columns, "steps": steps}.items():
@@ -137,18 +137,18 @@ def token_slice(tokens: Tokens, start: int, stop: int, model: LanguageModel) -> 
         wrong = lowest if lowest < 0 else highest
         raise G2Error(
             f"token id {wrong} is outside the model's vocabulary of {model.vocabulary_size}; "
-            "encode the text with the tokenizer that the model was trained with"
+            "encode the text with the tokenizer the model was trained with"
         )
     return ids.to(model.softmax_bias.device)
 
 
 class _Stretch:
-    """Reads the rows of tokens (K, L) one after the other, from a state of batch 1.
+    """Reads the rows of tokens (K, L) in sequence, from a state of batch 1.
 
     Attributes:
         features: (K, L, E).
-        ends: the states in which the rows end.
-        is_forgotten: whether guessed states made no lasting difference, so that reading side by side paid.
+        ends: the states at the ends of the rows.
+        is_forgotten: whether guessed states made no lasting difference, so that reading side by side paid off.
     """
 
     def __init__(self, model: LanguageModel, tokens: Tensor, state: State) -> None:
@@ -157,7 +157,7 @@ class _Stretch:
         current = model.initial_state(columns)
         _assign(current, [0], state)
         self.features = model.softmax_bias.new_empty(columns, length, model.lstms[-1].hidden_size)
-        self.seen: dict[int, State] = {}  # the states of all columns where they are compared, by the step
+        self.seen: dict[int, State] = {}  # by step, the states of all columns where they are compared
         for place in range(0, length, _CHECK_EVERY):
             self.seen[place] = current
             current = self._advance(list(range(columns)), place, current)
@@ -166,11 +166,11 @@ class _Stretch:
         self._settle(list(range(1, columns)))
 
     def _settle(self, pending: list[int]) -> None:
-        # Each is read again from where the one before it is now known to end. The first of them starts truly, so every
-        # round settles at least that one, and a column whose end has changed makes the next one pending.
+        # Each is read again from where the previous one is now known to end. The first of them starts from a true
+        # state, so every round settles at least one; a column with a new end makes the next one pending.
         while pending:
             changed = self._reread(pending)
-            if len(changed) == len(pending) > 1:  # side by side they would be read again as often as there are columns
+            if len(changed) == len(pending) > 1:  # side by side, they would be read as often as there are columns
                 self.is_forgotten = False
                 for column in range(pending[0] + 1, len(self.tokens)):
                     self._reread([column])
@@ -178,7 +178,7 @@ class _Stretch:
             pending = [column + 1 for column in changed if column + 1 < len(self.tokens)]
 
     def _reread(self, columns: list[int]) -> list[int]:
-        """Reads columns again until they agree with what was seen; those that never did, which now end differently."""
+        """Reads columns again until they agree with what was seen; returns those that never did."""
         current = _select(self.ends, [column - 1 for column in columns])
         for place, before in self.seen.items():
             agrees = _agrees(current, _select(before, columns))
@@ -208,7 +208,7 @@ def _assign(state: State, columns: list[int], values: State) -> None:
 
 
 def _agrees(one: State, other: State) -> list[bool]:
-    """For each column, whether its states are equal but for rounding."""
+    """For each column, whether its states are equal up to rounding."""
     tolerance = torch.finfo(one[0][0].dtype).eps ** 0.75
     same = [
         ((a - b).abs() <= tolerance * (1 + b.abs())).all(dim=-1).squeeze(0)

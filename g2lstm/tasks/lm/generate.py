@@ -1,4 +1,4 @@
-"""Sampling from a language model, a token at a time."""
+"""Sampling from a language model, one token at a time."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -23,19 +23,19 @@ def generate(
     generator: torch.Generator | None = None,
     read: Callable[[Sequence[int]], Tensor] | None = None,
 ) -> Iterator[int]:
-    """Yields token ids that continue the prompt, without end: take as many as wanted.
+    """Yields token ids that continue the prompt, without end.
 
     Args:
-        model: whose mode and gates are as before between tokens.
-        prompt: token ids, at least one; the end-of-sentence token starts afresh.
-        temperature: divides the logits; 0 takes the likeliest token each time.
-        top_k: sample from the k likeliest tokens only; None for all.
-        top_p: sample from the fewest likeliest tokens that together have this probability.
-        forbidden: ids that never come, such as that of `<unk>`.
+        model: the model; its mode and gates are restored between tokens.
+        prompt: at least one token id; the end-of-sentence token starts a new sentence.
+        temperature: divides the logits; 0 always takes the likeliest token.
+        top_k: sample only from the k likeliest tokens; None for all.
+        top_p: sample only from the likeliest tokens that together have this probability.
+        forbidden: ids to leave out, such as that of `<unk>`.
         eval_gate: "soft", "tempered" or "hard"; None for the model's own.
-        generator: of randomness; torch's default if absent.
-        read: takes the tokens that come next and gives the logits (V,) after the last of them, in place of the
-            model's own forward pass; `eval_gate` then says nothing.
+        generator: the source of randomness; torch's own by default.
+        read: used instead of the model's forward pass; takes the next tokens and returns the logits (V,) after the
+            last of them. `eval_gate` is then ignored.
     """
     _check(model, prompt, temperature, top_k, top_p, forbidden)
 
@@ -73,16 +73,16 @@ def choose(
 ) -> int:
     """Draws a token from logits (V,); the arguments are those of `generate`."""
     if not logits.max().isfinite():  # NaN counts as the highest
-        raise G2Error("the model gives logits that are not finite: its weights are too large; train it anew")
+        raise G2Error("the model gives logits that are not finite: its weights are too large; train it again")
     if temperature == 0:
         return int(logits.argmax())
     ordered, order = logits.double().sort(descending=True)
-    # Against the highest logit, so that a tiny temperature gives zeros and not infinities.
+    # Relative to the highest logit, so that a tiny temperature gives zeros rather than infinities.
     probabilities = ((ordered - ordered[0]) / temperature).softmax(dim=0)
     if top_k is not None:
         probabilities[top_k:] = 0
     if top_p < 1:
-        # A token is kept if those before it have not yet reached top_p; so the likeliest always is.
+        # A token is kept if those before it have not reached top_p, so the likeliest always is.
         probabilities = probabilities / probabilities.sum()
         probabilities[probabilities.cumsum(0) - probabilities >= top_p] = 0
     return int(order[torch.multinomial(probabilities, 1, generator=generator)])

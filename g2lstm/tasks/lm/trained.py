@@ -61,7 +61,7 @@ class TrainedLanguageModel(Trained):
         return self.tokenizers["tokenizer.json"]
 
     def perplexity(self, text: str, *, cache: CacheSettings | None = None, eval_gate: str | None = None) -> float:
-        """The perplexity of a text, each of whose lines ends with the end-of-sentence token."""
+        """The perplexity of a text; every line ends with the end-of-sentence token."""
         ids = torch.tensor([*self._ids(text.removesuffix("\n")), self.tokenizer.eos_id])
         return self.score(ids, cache=cache, eval_gate=eval_gate).perplexity
 
@@ -225,10 +225,10 @@ class TrainedLanguageModel(Trained):
         return [line for text in texts if (line := text.strip().split("\n")[0])]
 
     def stream(self, threads: int | None = None) -> TokenSession:
-        """A session whose `step` takes a token id and returns the log-probabilities of the next; see `g2lstm.stream`.
+        """A session that takes a token id and returns the log-probabilities of the next one; see `g2lstm.stream`.
 
         Args:
-            threads: at most so many; torch's number if not given.
+            threads: the maximum number of threads; torch's by default.
         """
         return stream(self.model, threads)
 
@@ -243,23 +243,23 @@ class TrainedLanguageModel(Trained):
         seed: int | None = None,
         allow_unknown: bool = False,
     ) -> str:
-        """Continues a prompt; the empty one begins a sentence.
+        """Continues a prompt; an empty one begins a sentence.
 
         Args:
-            prompt: text.
-            tokens: how many tokens to add.
-            temperature: below 1 likelier words become likelier still; 0 always takes the likeliest.
-            top_k: draw from the k likeliest tokens only.
-            top_p: draw from the likeliest tokens whose probabilities sum to p.
-            seed: makes the draw repeatable.
-            allow_unknown: let the model say `<unk>`.
+            prompt: the text to continue.
+            tokens: the number of tokens to add.
+            temperature: below 1, likely words become likelier; 0 always takes the likeliest.
+            top_k: draw only from the k likeliest tokens.
+            top_p: draw only from the likeliest tokens that together have this probability.
+            seed: makes the result repeatable.
+            allow_unknown: let the model produce `<unk>`.
         """
         if tokens < 0:
             raise G2Error(f"tokens must be at least 0, got {tokens}")
         ids = [self.tokenizer.eos_id, *self._ids(prompt)]
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         forbidden = () if allow_unknown else (self.tokenizer.unk_id,)
-        # Compressed models always stream if they can: their text must not depend on how much is asked for.
+        # Compressed models always stream if they can, so that their text does not depend on how much is asked for.
         is_worth_it = len(ids) + tokens > _WORTH_PACKING or bool(encoded_matrices(self.model))
         continuation = generate(
             self.model,

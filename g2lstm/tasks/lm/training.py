@@ -1,10 +1,10 @@
-"""Language modelling as a task of the training loop."""
+"""How a language model learns: the AWD-LSTM's loss, windows of text, validation."""
 
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +12,61 @@ from torch import Tensor, nn
 from g2lstm.errors import G2Error
 from g2lstm.nn.mode import evaluating
 from g2lstm.nn.record import GateRecord, record_gates
+from g2lstm.tasks.cross_entropy import cross_entropy
 from g2lstm.tasks.learner import StepLoss, Validation, histograms, saturation
 from g2lstm.tasks.lm.model import LanguageModel, State, detach_state
-from g2lstm.tasks.lm.objective import training_loss
 from g2lstm.tasks.lm.recipe import LmRecipe
 from g2lstm.text.corpus import TokenStream
 from g2lstm.text.windows import Columns, Window, learning_rate_scale, sample_bptt
+
+
+class Loss(NamedTuple):
+    """A training loss: what to differentiate, and its cross entropy."""
+
+    total: Tensor  # (), with the regularisers
+    cross_entropy: Tensor  # (), nats per token, without gradient
+
+
+def training_loss(
+    features: Tensor,
+    raw: Tensor,
+    targets: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    alpha: float = 2.0,
+    beta: float = 1.0,
+) -> Loss:
+    """Cross entropy + alpha * activation regularisation + beta * temporal activation regularisation.
+
+    As in the AWD-LSTM, the first regulariser sees the last layer's output after dropout, the second before it.
+
+    Args:
+        features: (T, B, E), the last layer's output after dropout.
+        raw: (T, B, E), the same before dropout.
+        targets: (T, B), the next token at each step.
+        weight: (V, E), the weights of the softmax.
+        bias: (V,), its bias.
+        alpha: the weight of mean(features^2).
+        beta: the weight of mean((h_t+1 - h_t)^2).
+    """
+    loss = cross_entropy(features.flatten(0, 1), weight, bias, targets.flatten())
+    total = loss
+    if alpha:
+        total = total + alpha * activation_regulariser(features)
+    if beta:
+        total = total + beta * temporal_regulariser(raw)
+    return Loss(total, loss.detach())
+
+
+def activation_regulariser(output: Tensor) -> Tensor:
+    """mean(h^2) over output (T, B, E): large activations cost."""
+    return output.square().mean()
+
+
+def temporal_regulariser(output: Tensor) -> Tensor:
+    """mean((h_t+1 - h_t)^2) over output (T, B, E): fast changes cost; 0 for a single step."""
+    return activation_regulariser(output.diff(dim=0)) if len(output) > 1 else output.new_zeros(())
 
 
 class LanguageModelLoss(nn.Module):
@@ -29,7 +78,7 @@ class LanguageModelLoss(nn.Module):
         self.alpha, self.beta = alpha, beta
 
     def forward(self, tokens: Tensor, targets: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
-        """tokens, targets: (T, B). The loss with regularisers, that without, and the state after the last step."""
+        """The loss of tokens and targets (T, B) with and without regularisers, and the state after the last step."""
         out = self.model(tokens, state)
         weight, bias = self.model.output_weight, self.model.softmax_bias
         loss = training_loss(out.features, out.raw, targets, weight, bias, alpha=self.alpha, beta=self.beta)
@@ -37,16 +86,16 @@ class LanguageModelLoss(nn.Module):
 
 
 class LanguageModelLearner:
-    """Windows down the columns of a text, with the state carried from one to the next.
+    """Reads windows down the columns of a text, carrying the state from one to the next.
 
     Args:
-        recipe: what to do.
-        model: what to train.
+        recipe: how to train.
+        model: the model to train.
         train: the training tokens.
         valid: the validation tokens.
         device: where to compute.
-        rank: which process this is; it reads its own columns.
-        world_size: how many there are.
+        rank: which of the processes this is; it reads its own columns.
+        world_size: the number of processes.
     """
 
     def __init__(
@@ -73,7 +122,7 @@ class LanguageModelLearner:
         self.world_size = world_size
         self.valid = Columns(valid, recipe.evaluate.batch_size, keep_tail=True)
         self.valid_steps = recipe.evaluate.bptt
-        # Every process draws the same lengths, or their windows would not be of one shape.
+        # Every process draws the same lengths, so that their windows have the same shape.
         self.lengths = torch.Generator().manual_seed(recipe.train.seed)
         self.position = 0
         self.state = self._initial_state()
@@ -83,7 +132,7 @@ class LanguageModelLearner:
 
     @property
     def facts(self) -> dict[str, str]:
-        """Which texts, and how long the one to learn from is."""
+        """The checksums of the texts, and the length of the training text."""
         return {
             "train_sha256": self.columns.stream.text_sha256,
             "train_tokens": str(len(self.columns.stream)),
@@ -92,21 +141,21 @@ class LanguageModelLearner:
 
     @property
     def remarks(self) -> list[str]:
-        """None."""
+        """Nothing to remark."""
         return []
 
     def start_epoch(self) -> None:
-        """Back to the first row, with zero states."""
+        """Goes back to the first row, with zero states."""
         self.position = 0
         self.state = self._initial_state()
 
     @property
     def epoch_progress(self) -> float:
-        """By rows."""
+        """The share of rows that have been read."""
         return self.position / self.columns.rows
 
     def next_batch(self) -> Window | None:
-        """The next window, of a length drawn as the paper does."""
+        """The next window, of random length as in the AWD-LSTM."""
         if self.position >= self.columns.rows:
             return None
         s = self.settings
@@ -122,11 +171,11 @@ class LanguageModelLearner:
         return window
 
     def rate_scale(self, batch: Window) -> float:
-        """By length."""
+        """The learning rate is proportional to the length of a window."""
         return learning_rate_scale(len(batch.tokens), self.settings.bptt)
 
     def loss(self, module: nn.Module, batch: Window) -> StepLoss:
-        """Reads a window from the carried state, and carries the new one, detached, unless the loss is not finite."""
+        """Reads a window from the carried state, and carries on the new one, detached, if the loss is finite."""
         tokens, targets = batch.tokens.to(self.device), batch.targets.to(self.device)
         total, mean, state = module(tokens, targets, self.state)
         nats = mean.item()
@@ -136,10 +185,10 @@ class LanguageModelLearner:
 
     @torch.no_grad()
     def validate(self) -> Validation:
-        """Perplexity in columns, a quick look; `g2lstm eval` reads the text as one stream. And how binary gates are."""
+        """A quick perplexity, in columns where `g2lstm eval` reads one stream, and how binary the gates are."""
         nats, count = 0.0, 0
         gates: GateRecord | None = None
-        looked_at = int(self.valid.rows > self.valid_steps)  # the first window begins with empty states
+        looked_at = int(self.valid.rows > self.valid_steps)  # the first window starts from zero states
         with evaluating(self.model):
             state = [
                 (h.to(self.device), c.to(self.device)) for h, c in self.model.initial_state(self.valid.local_batch)
@@ -157,7 +206,7 @@ class LanguageModelLearner:
         return Validation(loss, {"perplexity": perplexity, **saturation(gates)}, loss, histograms(gates))
 
     def state_dict(self) -> dict[str, Any]:
-        """Row, generator of lengths, carried states of this process's columns."""
+        """The row, the generator of lengths, and the states of this process's columns."""
         return {
             "position": self.position,
             "lengths": self.lengths.get_state(),
@@ -165,7 +214,7 @@ class LanguageModelLearner:
         }
 
     def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
-        """Puts them back; all processes' columns side by side are the same text, however many processes there are."""
+        """Restores a position; the columns of all processes side by side are the same text, however many there are."""
         self.position = int(states[0]["position"])
         if not 0 <= self.position <= self.columns.rows:
             raise ValueError(f"position {self.position} is not in a text of {self.columns.rows} rows")
@@ -184,8 +233,8 @@ class LanguageModelLearner:
 def _check_length(what: str, stream: TokenStream, key: str, batch_size: int) -> None:
     if len(stream) <= batch_size:
         raise G2Error(
-            f"the {what} text has {len(stream)} tokens, and {key} = {batch_size} needs {batch_size + 1} at least; use "
-            "a smaller one, or more text"
+            f"the {what} text has {len(stream)} tokens, and {key} = {batch_size} needs at least {batch_size + 1}; use "
+            "a smaller batch, or more text"
         )
 
 

@@ -24,19 +24,19 @@ S_co = TypeVar("S_co", bound=SearchState, covariant=True)
 
 
 class StepOutput(Protocol[S_co]):
-    """What a model says of the next word; S is the length of the source and V the number of target words."""
+    """What a model predicts for the next word; S is the length of the source, V the size of the target vocabulary."""
 
     @property
     def log_probabilities(self) -> Tensor:
-        """(B, K, V)."""
+        """Log-probabilities of the next word, (B, K, V)."""
 
     @property
     def state(self) -> S_co:
-        """After the step."""
+        """The state after the step."""
 
     @property
     def attention(self) -> Tensor:
-        """(B, K, S)."""
+        """Where the model looked, (B, K, S)."""
 
 
 class Step(Protocol[S]):
@@ -76,39 +76,39 @@ def beam_search(
     forbidden: Sequence[int] = (),
     keep_attention: bool = False,
 ) -> list[list[Hypothesis]]:
-    """The best hypotheses of each sentence, best first; fewer than `n_best` where no more exist.
+    """The best hypotheses of each sentence, best first; fewer than `n_best` if there are no more.
 
-    Each step keeps the `beam` likeliest unfinished hypotheses. One is finished when its `<eos>` is among the `beam`
-    likeliest continuations of its sentence, and takes no place from the unfinished. A sentence ends when `beam`
-    hypotheses have finished, so that a beam of 1 is greedy search; or sooner, when no unfinished one can still beat
-    the `n_best` finished, which changes nothing but the time. It then leaves the batch.
+    Each step keeps the `beam` likeliest unfinished hypotheses. A hypothesis finishes when its `<eos>` is among the
+    `beam` likeliest continuations of its sentence; it does not take the place of an unfinished one. A sentence ends
+    when `beam` hypotheses have finished, so a beam of 1 is greedy search, or earlier if no unfinished one can still
+    beat the best `n_best`, which only saves time. It then leaves the batch.
 
     Args:
-        step: reads a word for each hypothesis and says what may follow.
-        state: of the model before the first word, with one hypothesis a sentence.
+        step: reads a word of each hypothesis and predicts the next.
+        state: the state before the first word, with one hypothesis per sentence.
         batch: B, the number of sentences.
         eos: the id of `<eos>`, which begins and ends each sentence.
-        max_lengths: (B,) int64 on the model's device, how many tokens each may have before `<eos>`; there it must end.
-        beam: K, hypotheses kept a sentence.
-        length_penalty: the power of the length by which log-probabilities are divided; 0 does not favour longer ones.
-        n_best: hypotheses wanted of each sentence.
-        forbidden: ids that never come, such as that of `<unk>`.
-        keep_attention: give each hypothesis its attention, which takes memory.
+        max_lengths: (B,) int64 on the model's device, the maximum number of tokens before `<eos>`.
+        beam: K, the number of hypotheses kept per sentence.
+        length_penalty: log-probabilities are divided by the length to this power; 0 favours short sentences.
+        n_best: the number of hypotheses to return per sentence.
+        forbidden: ids to leave out, such as that of `<unk>`.
+        keep_attention: return the attention of each hypothesis, which takes memory.
     """
     _check(batch, max_lengths, eos, beam, length_penalty, n_best, forbidden)
-    length_penalty = float(length_penalty)  # a power of whole numbers would be one, and overflow
+    length_penalty = float(length_penalty)  # an integer power of integers could overflow
     if not batch:
         return []
     device = max_lengths.device
     not_words = torch.tensor([eos, *forbidden], device=device)
     found: list[list[Hypothesis]] = [[] for _ in range(batch)]
-    # Of each sentence in the batch: its number, how many hypotheses have finished, and the best scores of those.
+    # For each sentence in the batch: its number, how many hypotheses have finished, and their best scores.
     numbers, finished = torch.arange(batch, device=device), torch.zeros(batch, dtype=torch.int64, device=device)
     best = torch.full((batch, n_best), -math.inf, device=device)
-    # Of each unfinished hypothesis: its log-probability, its tokens (B, K, t), and where it looked (B, K, t, S).
+    # For each unfinished hypothesis: its log-probability, its tokens (B, K, t), and where it looked (B, K, t, S).
     totals, tokens = torch.zeros(batch, 1, device=device), torch.full((batch, 1, 1), eos, device=device)
     looks: Tensor | None = None
-    for length in count(1):  # of what finishes now, with <eos>
+    for length in count(1):  # of a hypothesis that finishes now, with <eos>
         output = step(tokens[:, :, -1], state)
         if keep_attention:
             look = output.attention.unsqueeze(2)
@@ -125,7 +125,7 @@ def beam_search(
 
         finished = finished + is_end.sum(dim=1)
         best = torch.cat([best, scores], dim=1).topk(n_best).values
-        # Log-probabilities only fall, and the longest sentence divides them by the most.
+        # Log-probabilities only fall, and the longest sentence divides them most.
         hope = words.totals[:, 0] / (max_lengths + 1) ** length_penalty
         going_on = ((finished < beam) & (hope > best[:, -1])).nonzero().squeeze(1)
         if not len(going_on):
@@ -140,11 +140,11 @@ def beam_search(
 
 
 class _Continuations(NamedTuple):
-    """Hypotheses made one token longer, the likeliest of each sentence first; a total of -inf is no hypothesis."""
+    """Hypotheses made one token longer, the likeliest of each sentence first; a total of -inf means none."""
 
     totals: Tensor  # (B, n), log-probabilities
-    parents: Tensor  # (B, n), which hypotheses they continue
-    tokens: Tensor  # (B, n), with what
+    parents: Tensor  # (B, n), the hypotheses they continue
+    tokens: Tensor  # (B, n), the tokens they add
 
 
 def _continuations(
@@ -152,14 +152,14 @@ def _continuations(
 ) -> tuple[_Continuations, _Continuations]:
     """The continuations with `<eos>` that are among the `beam` likeliest, and the `beam` likeliest with words.
 
-    Only what each hypothesis offers at best is compared, because the one pass over all words is what takes time.
+    Only the best continuations of each hypothesis are compared, because passing over all words takes the time.
 
     Args:
         log_probabilities: (B, K, V).
         totals: (B, K), log-probabilities of the hypotheses.
-        must_end: (B,), sentences that can take no more words.
-        not_words: `<eos>`, then what is forbidden.
-        beam: how many.
+        must_end: (B,), sentences that have reached their maximum length.
+        not_words: `<eos>`, then the forbidden ids.
+        beam: the number of continuations.
     """
     values, words = log_probabilities.topk(min(beam + len(not_words), log_probabilities.size(2)))
     if values[..., 0].isnan().any():
@@ -205,4 +205,4 @@ def _check(
     if not isinstance(n_best, int) or not 1 <= n_best <= beam:
         raise G2Error(f"n_best must be from 1 to the beam of {beam}, got {n_best}; a wider beam finds more")
     if eos in forbidden:
-        raise G2Error(f"<eos>, token id {eos}, is forbidden, so that no sentence could end; take it out of forbidden")
+        raise G2Error(f"<eos>, token id {eos}, is forbidden, so no sentence could end; remove it from forbidden")

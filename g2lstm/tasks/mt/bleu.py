@@ -1,4 +1,4 @@
-"""BLEU and chrF of translations, as sacreBLEU computes them, with the signatures that make figures comparable."""
+"""BLEU and chrF as sacreBLEU computes them, with the signatures that make scores comparable."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +13,7 @@ TOKENIZERS = ("none", "13a", "intl")
 
 
 class Scores(NamedTuple):
-    """How near translations are to their references, each from 0 to 100."""
+    """How close translations are to their references, from 0 to 100."""
 
     bleu: float
     bleu_signature: str
@@ -23,14 +23,13 @@ class Scores(NamedTuple):
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str, lowercase: bool) -> Scores:
-    """Scores the translations of a whole corpus together, one reference each, by BLEU and chrF.
+    """Scores the translations of a corpus, one reference each, by BLEU and chrF.
 
     Args:
         hypotheses: translations, one line each.
-        references: what they should be, in the same order.
-        tokenize: "none" for text whose tokens stand apart already, as `multi-bleu.perl` reads it; "13a" or "intl" for
-            plain text.
-        lowercase: whether case does not matter.
+        references: their references, in the same order.
+        tokenize: "none" for tokenised text, as `multi-bleu.perl` reads it; "13a" or "intl" for plain text.
+        lowercase: ignore case.
     """
     bleu, bleu_score = _bleu(hypotheses, references, tokenize, lowercase)
     from sacrebleu.metrics.chrf import CHRF
@@ -41,7 +40,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str
 
 
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str, lowercase: bool) -> float:
-    """The BLEU of `score` alone, without the time that chrF takes."""
+    """Only the BLEU of `score`, without the time that chrF takes."""
     return _bleu(hypotheses, references, tokenize, lowercase)[1]
 
 
@@ -50,19 +49,19 @@ def _bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str, l
         raise G2Error(f"tokenize must be one of {', '.join(map(repr, TOKENIZERS))}, got {tokenize!r}")
     if len(hypotheses) != len(references):
         raise G2Error(
-            f"there are {len(hypotheses)} translations and {len(references)} references; give one reference for each"
+            f"there are {len(hypotheses)} translations but {len(references)} references; give one for each translation"
         )
     if not hypotheses:
         raise G2Error("there are no translations to score; give at least one")
     from sacrebleu.metrics.bleu import BLEU
 
-    # `force` only silences the warning that text looks tokenised; it is not part of the score.
+    # `force` only silences a warning that the text looks tokenised.
     bleu = BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
     return bleu, bleu.corpus_score(hypotheses, [references]).score
 
 
 def can_be_scored(references: Sequence[str], *, tokenize: str) -> bool:
-    """Whether BLEU can be above 0: it counts sequences of four words, so that one reference at least must have them."""
+    """Whether BLEU can exceed 0: it counts sequences of four words, so at least one reference must have four."""
     from sacrebleu.metrics.bleu import BLEU
 
     return bool(BLEU(tokenize=tokenize, force=True).corpus_score(references, [references]).score > 0)

@@ -1,4 +1,4 @@
-"""Text for people from tokenised text: what Moses' tokenizer took apart and escaped, together again."""
+"""Turns tokenised text back into plain text: joins what the Moses tokenizer split, and undoes its escapes."""
 
 import re
 
@@ -17,7 +17,7 @@ _ESCAPES = {
     "&#124;": "|",
     "&amp;": "&",
 }
-# Each pair of quotes is of one kind; the first opens and the second closes, since »«, «», „“ and “” are all in use.
+# The two quotes of a pair are of one kind; the first opens, the second closes, since »«, «», „“ and “” are all used.
 _QUOTES = {mark: kind[0] for kind in ('"', "'", "„“”‟", "‚‘’", "»«", "›‹") for mark in kind}
 _APOSTROPHES = frozenset("'’")
 _CLOSING = re.compile(r"[,.?!:;…)\]}]+")
@@ -25,25 +25,25 @@ _OPENING = frozenset("([{¿¡#")
 _CURRENCY = frozenset("$£€¥")
 _CONTRACTION = re.compile(r"['’]\w.*|n['’]t", re.IGNORECASE)
 _DECADE = re.compile(r"\d\ds?")  # the ' 60s
-# In German the tokenizer leaves each apostrophe alone: "geht ' s", "o ' neill", "1 ' 000".
+# In German the tokenizer splits off every apostrophe: "geht ' s", "o ' neill", "1 ' 000".
 _GERMAN_BEGINNINGS = ("o", "d", "l")
 _GERMAN_ENDING = re.compile(r"(s|n|ne|nen|nem|ner|t|ll|re|ve|sch(e[mnrs]?)?|000)\b.*", re.IGNORECASE)
 
 
 def check_language(language: str) -> None:
-    """Raises a G2Error if it is none of those that `detokenize` knows."""
+    """Raises for a language that `detokenize` does not know."""
     if language not in LANGUAGES:
         raise G2Error(
-            f"language must be one of {', '.join(map(repr, LANGUAGES))} for text to be written as people do, got "
-            f"{language!r}; leave --detokenize (as_text in Python) out"
+            f"language must be one of {', '.join(map(repr, LANGUAGES))} to turn tokens into plain text, got "
+            f"{language!r}; leave out --detokenize (as_text in Python)"
         )
 
 
 def detokenize(text: str, language: str) -> str:
-    """A line of tokenised text as people write it.
+    """Turns a line of tokenised text into plain text.
 
     Args:
-        text: tokens with spaces between them.
+        text: tokens separated by spaces.
         language: "de" or "en".
     """
     check_language(language)
@@ -60,7 +60,7 @@ def detokenize(text: str, language: str) -> str:
         joins_left, joins_right = _joins(before, token, after, language, is_open["'"])
         if token in _QUOTES and not (joins_left or joins_right):
             kind = _QUOTES[token]
-            # With nothing to open, a quote closes one that was opened in another line.
+            # With nothing after it to open, a quote closes one from an earlier line.
             is_open[kind] = not is_open[kind] and bool(after) and not _CLOSING.fullmatch(after)
             joins_left, joins_right = not is_open[kind], is_open[kind]
         pieces.append(token if is_joined or joins_left else f" {token}")
@@ -69,7 +69,7 @@ def detokenize(text: str, language: str) -> str:
 
 
 def _joins(before: str, token: str, after: str, language: str, is_quoted: bool) -> tuple[bool, bool]:
-    """Whether a token is written together with the one before it, and with the one after it; quotes aside."""
+    """Whether a token joins the one before it, and the one after it; quotes are handled elsewhere."""
     if _CLOSING.fullmatch(token):
         return True, token == ":" and before[-1:].isdigit() and after[:1].isdigit()  # half past seven: 7:30
     if token in _OPENING:

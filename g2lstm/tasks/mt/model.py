@@ -17,14 +17,14 @@ TIES = ("none", "output", "all")
 
 
 class Memory(NamedTuple):
-    """A batch of encoded sources, B sentences of up to S tokens; what the decoder may look at."""
+    """A batch of encoded sources that the decoder may look at: B sentences of up to S tokens."""
 
     values: Tensor  # (B, S, C), the encoder's output
-    keys: Tensor  # (B, S, H), what queries are compared with
-    is_padding: Tensor  # (B, S), truth values
+    keys: Tensor  # (B, S, H), compared with queries
+    is_padding: Tensor  # (B, S), boolean
 
     def select(self, sentences: Tensor) -> "Memory":
-        """Only these sentences (B',)."""
+        """Keeps only these sentences (B',)."""
         return Memory(*(part.index_select(0, sentences) for part in self))
 
 
@@ -32,8 +32,8 @@ class Attention(nn.Module):
     """Bilinear attention, scaled: softmax over s of q · (W v_s) / sqrt(H), for all queries at once.
 
     Args:
-        query_size: H.
-        value_size: C.
+        query_size: the width of queries, H.
+        value_size: the width of values, C.
     """
 
     def __init__(self, query_size: int, value_size: int) -> None:
@@ -52,17 +52,17 @@ class Attention(nn.Module):
 
 
 class DecoderState(NamedTuple):
-    """Where the decoder stands in K hypotheses for each of B sentences."""
+    """The state of the decoder for K hypotheses of each of B sentences."""
 
     memory: Memory
-    layers: list[tuple[Tensor, Tensor]]  # for each layer h and c, both (1, B * K, H)
+    layers: list[tuple[Tensor, Tensor]]  # h and c of each layer, both (1, B * K, H)
 
     def select(self, sentences: Tensor, hypotheses: Tensor) -> "DecoderState":
-        """Goes on with some of the sentences, in any hypotheses.
+        """Continues some of the sentences, from any of their hypotheses.
 
         Args:
             sentences: (B',), increasing.
-            hypotheses: (B', K'), for each of those sentences the hypotheses to go on from.
+            hypotheses: (B', K'), the hypotheses of each to continue.
         """
         batch = len(self.memory.values)
         before = self.layers[0][0].size(1) // batch
@@ -72,9 +72,9 @@ class DecoderState(NamedTuple):
 
 
 class StepOutput(NamedTuple):
-    """What one step of the decoder gives."""
+    """What one step of the decoder returns."""
 
-    log_probabilities: Tensor  # (B, K, V), of the next token
+    log_probabilities: Tensor  # (B, K, V) of the next token
     state: DecoderState
     attention: Tensor  # (B, K, S)
 
@@ -173,12 +173,12 @@ class TranslationModel(TokenModel):
         return self.target_embedding if self.source_embedding is None else self.source_embedding
 
     def forward(self, source: Tensor, lengths: Tensor, inputs: Tensor) -> Tensor:
-        """What the softmax sees, (T, B, E), when every target token is known.
+        """What the softmax sees, (T, B, E), with every target token known.
 
         Args:
             source: (S, B), padded with any token.
-            lengths: (B,), how long each source is; on the CPU.
-            inputs: (T, B), the target tokens before those to be predicted.
+            lengths: (B,), the length of each source, on the CPU.
+            inputs: (T, B), the target tokens before those to predict.
         """
         features, _, _ = self._decode(inputs, self.start(self.encode(source, lengths)))
         return features

@@ -39,7 +39,7 @@ from g2lstm.text.tokenize import EOS, UNK, Tokenizer
 
 SOURCE_TOKENIZER, TARGET_TOKENIZER = "tokenizer.source.json", "tokenizer.target.json"
 
-_WHITE_SPACE = re.compile(r"[ \t\r\n\v\f]+")  # of ASCII; a no-break space is part of a word
+_WHITE_SPACE = re.compile(r"[ \t\r\n\v\f]+")  # ASCII only; a no-break space is part of a word
 _USUAL_LENGTH = 24  # batches of longer sentences have fewer of them, so that memory stays the same
 _SPEED_SENTENCES = 16
 
@@ -48,9 +48,9 @@ class Translation(NamedTuple):
     """One translation of a sentence."""
 
     text: str
-    score: float  # log-probability by length, what the search maximises
+    score: float  # log-probability by length, which the search maximises
     log_probability: float
-    source: list[str]  # its tokens for people, with the end of sentence
+    source: list[str]  # the tokens of the source for people, with the end of sentence
     target: list[str]
     attention: Tensor | None  # (target, source): where each target token looked
     target_ids: list[int]  # without the end of sentence
@@ -77,12 +77,12 @@ class TrainedTranslationModel(Trained):
         return self.tokenizers[TARGET_TOKENIZER]
 
     def translate(self, text: str, *, beam: int | None = None, as_text: bool = False) -> str:
-        """The best translation of each line of a text; see `search` for more of them.
+        """The best translation of each line of a text; `search` can return more.
 
         Args:
             text: tokenised as the training text was.
-            beam: hypotheses that are followed; the recipe's if not given.
-            as_text: join punctuation to words, as people write; for German and English.
+            beam: the number of hypotheses to follow; the recipe's by default.
+            as_text: return plain text instead of tokens; for German and English.
         """
         found = self.search(text.removesuffix("\n").split("\n"), beam=beam, as_text=as_text)
         return "\n".join(best[0].text for best in found)
@@ -104,16 +104,16 @@ class TrainedTranslationModel(Trained):
         """The best translations of each line, best first; a blank line has an empty translation.
 
         Args:
-            lines: source sentences, tokenised as the training text was; white space around them changes nothing.
-            beam: hypotheses that are followed; this and the next are the recipe's if not given.
+            lines: source sentences, tokenised as the training text was; white space around them is ignored.
+            beam: the number of hypotheses to follow; this and the next are the recipe's by default.
             length_penalty: scores are divided by length to this power.
-            max_length: target tokens at most; twice the source and ten more if not given.
-            max_source: a line of more tokens is an error; None for no limit.
-            n_best: how many translations of a line.
+            max_length: the maximum number of target tokens; by default twice the source and ten more.
+            max_source: lines with more tokens are an error; None for no limit.
+            n_best: the number of translations per line.
             with_attention: keep where each target token looked.
-            as_text: join punctuation to words, as people write; for German and English.
+            as_text: return plain text instead of tokens; for German and English.
             eval_gate: "soft", "tempered" or "hard"; None for the model's own.
-            progress: called with the sentences done and those in all.
+            progress: called with the sentences done and the total.
         """
         if isinstance(lines, str):
             raise G2Error("lines must be a list of sentences, got one string; give [text], or use translate(text)")
@@ -122,7 +122,7 @@ class TrainedTranslationModel(Trained):
         how = self.recipe.evaluate
         lines = [self.cleaned(line) for line in lines]
         sources = self.source.encode_lines(lines)
-        has_words = self.target.kind == "word"  # may say <unk>, for which the attention then finds a source word
+        has_words = self.target.kind == "word"  # it may produce <unk>, which a source word then replaces
         found = translate(
             self.model,
             sources,
@@ -158,11 +158,11 @@ class TrainedTranslationModel(Trained):
         return results
 
     def cleaned(self, line: str) -> str:
-        """A line without white space around it; where the text is tokenised, with single spaces between the words."""
+        """A line without surrounding white space and, if the text is tokenised, with single spaces between words."""
         return (_WHITE_SPACE.sub(" ", line) if self.recipe.data.is_tokenized else line).strip()
 
     def _words(self, line: str) -> list[str]:
-        """A line's words as the word tokenizer tells them apart, in their own case."""
+        """The words of a line as the word tokenizer splits them, with their case kept."""
         return [line[start:end] for start, end in self.source.backend.encode(line, add_special_tokens=False).offsets]
 
     def files(self, split: str, data_dir: Path | None = None) -> PairFiles:
@@ -174,7 +174,7 @@ class TrainedTranslationModel(Trained):
         return files[split]
 
     def split(self, split: str, data_dir: Path | None = None) -> tuple[list[str], list[str]]:
-        """The sources and the references of a split, as they stand in the files."""
+        """The sources and the references of a split, as they are in the files."""
         return read_pairs(self.files(split, data_dir))
 
     @property
@@ -306,7 +306,7 @@ class TrainedTranslationModel(Trained):
         }
 
     def clauses(self, split: str) -> list[GrammarPair]:
-        """The pairs of a split of the embedded German, whose clauses are known; none of other data."""
+        """The pairs of a split of the embedded German, where clauses are known; none for other data."""
         data = self.recipe.data
         return grammar_pairs(split) if data.name == "embedded-mt" and data.source == "de" else []
 

@@ -1,4 +1,4 @@
-"""Translation as a task of the training loop."""
+"""How a translation model learns: its loss, batches of pairs, validation."""
 
 import math
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class TranslationLoss(nn.Module):
         self.smoothing = smoothing
 
     def forward(self, source: Tensor, lengths: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss with smoothing, and that without; both are sums over the target tokens."""
+        """The loss with and without smoothing, each a sum over the target tokens."""
         wanted = targets >= 0
         features, ids = self.model(source, lengths, inputs)[wanted], targets[wanted]
         weight, bias = self.model.output_weight, self.model.softmax_bias
@@ -43,17 +43,17 @@ class TranslationLoss(nn.Module):
 
 
 class TranslationLearner:
-    """Batches of sentence pairs of about one length, in a new order each epoch.
+    """Reads batches of sentence pairs of similar length, in a new order each epoch.
 
     Args:
-        recipe: what to do.
-        model: what to train.
+        recipe: how to train.
+        model: the model to train.
         train: the training pairs.
-        valid: the validation pairs; validating also reads their texts.
-        tokenizers: of source and target.
+        valid: the validation pairs, with their texts.
+        tokenizers: for source and target.
         device: where to compute.
-        rank: which process this is; it reads its own part of each batch.
-        world_size: how many there are.
+        rank: which of the processes this is; it reads its own part of each batch.
+        world_size: the number of processes.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class TranslationLearner:
         self.batches = self._batches(train, rank, world_size)
         self.epoch = self.index = 0
         self.plan = self.batches.plan(0)
-        self.planned_for = world_size  # processes; each needs a pair of every batch
+        self.planned_for = world_size  # the number of processes, each of which needs a pair of every batch
 
     def _batches(self, train: PairCorpus, rank: int, world_size: int) -> TrainingBatches:
         return TrainingBatches(
@@ -96,7 +96,7 @@ class TranslationLearner:
 
     @property
     def facts(self) -> dict[str, str]:
-        """Which texts, how many pairs they have, and how many of these were short enough."""
+        """The checksums of the texts, and how many training pairs there are and are used."""
         corpus, kept = self.batches.corpus, self.batches.kept
         return {
             "train_sha256": "+".join(corpus.text_sha256),
@@ -107,7 +107,7 @@ class TranslationLearner:
 
     @property
     def remarks(self) -> list[str]:
-        """How many pairs are left out and why, and what the best weights are chosen by if not by what was asked for."""
+        """How many pairs are left out and why, and whether the best weights are chosen by loss instead of BLEU."""
         remarks, batches = [], self.batches
         if left_out := batches.too_long + batches.empty:
             remarks.append(
@@ -116,22 +116,22 @@ class TranslationLearner:
             )
         if self.recipe.train.best_by == "bleu" and not self._is_by_bleu:
             remarks.append(
-                "no validation reference has four words, so that BLEU is 0: the best is that of the lowest loss"
+                "no validation reference has four words, so BLEU is 0; the best weights are those with the lowest loss"
             )
         return remarks
 
     def start_epoch(self) -> None:
-        """A new order of batches."""
+        """Shuffles the batches again."""
         self.epoch, self.index = self.epoch + 1, 0
         self.plan, self.planned_for = self.batches.plan(self.epoch), self.world_size
 
     @property
     def epoch_progress(self) -> float:
-        """By batches."""
+        """The share of batches that have been read."""
         return self.index / len(self.plan)
 
     def next_batch(self) -> PairBatch | None:
-        """The next of this epoch."""
+        """The next batch of this epoch."""
         if self.index >= len(self.plan):
             return None
         batch = self.batches.batch(self.plan, self.index)
@@ -139,18 +139,18 @@ class TranslationLearner:
         return batch
 
     def rate_scale(self, batch: PairBatch) -> float:
-        """All batches alike."""
+        """The same for all batches."""
         return 1.0
 
     def loss(self, module: nn.Module, batch: PairBatch) -> StepLoss:
-        """The mean over the batch of all processes: their gradients are averaged, so each counts by its tokens."""
+        """The mean over the batch of all processes; gradients are averaged, so each process counts by its tokens."""
         total, nats = module(*self._inputs(batch), batch.targets.to(self.device))
         share = self.world_size / batch.target_tokens
         return StepLoss(total * share, nats.item() * share, batch.target_tokens)
 
     @torch.no_grad()
     def validate(self) -> Validation:
-        """Perplexity when the target is known, BLEU of greedy translations as `eval` has it, how binary gates are."""
+        """Perplexity of the references, BLEU of greedy translations, and how binary the gates are."""
         with evaluating(self.model):
             loss, gates = self._validation_loss()
             bleu = self._validation_bleu() if self._can_translate(loss) else 0.0
@@ -158,14 +158,14 @@ class TranslationLearner:
         return Validation(loss, scores, -bleu if self._is_by_bleu else loss, histograms(gates))
 
     def _can_translate(self, loss: float) -> bool:
-        """Whether to look: random weights never end a translation, and a loss that is not finite the loop tells of."""
+        """Whether to translate: random weights never end a sentence, and the loop reports a loss that is not finite."""
         is_random = self.epoch == self.index == 0 and self.recipe.train.finetune_from is None
         return math.isfinite(loss) and not is_random
 
     def _validation_loss(self) -> tuple[float, GateRecord | None]:
         nats, count, gates = 0.0, 0, None
         eos, size = [tokenizer.eos_id for tokenizer in self.tokenizers], self.recipe.evaluate.batch_size
-        looked_at = len(self.valid) // 2 // size  # batches go from the shortest sentences to the longest
+        looked_at = len(self.valid) // 2 // size  # batches are sorted by length
         for index, (_, batch) in enumerate(evaluation_batches(self.valid, *eos, batch_size=size)):
             if index == looked_at:
                 with record_gates(self.model) as gates:
@@ -188,7 +188,7 @@ class TranslationLearner:
 
     @cached_property
     def _is_by_bleu(self) -> bool:
-        """Whether the best validation is that of the highest BLEU; of words fewer than four there is none."""
+        """Whether the best validation is the one with the highest BLEU, which needs references of four words."""
         return self.recipe.train.best_by == "bleu" and can_be_scored(
             self._valid_texts[1], tokenize=self.recipe.evaluate.bleu.tokenize
         )
@@ -206,7 +206,7 @@ class TranslationLearner:
         return {"epoch": self.epoch, "index": self.index, "planned_for": self.planned_for}
 
     def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
-        """Goes there; the epoch ends with the batches that it began with, also with another number of processes."""
+        """Goes to a saved position; the epoch keeps its batches even if the number of processes has changed."""
         state = states[0]
         self.epoch, self.index = int(state["epoch"]), int(state["index"])
         self.planned_for = int(state.get("planned_for", len(states)))
@@ -219,13 +219,13 @@ class TranslationLearner:
         smallest = int((self.plan.bounds[:, 1] - self.plan.bounds[:, 0]).min())
         if smallest < self.world_size:
             raise G2Error(
-                f"this epoch was begun with {self.planned_for} process(es) and has a batch of {smallest} pair(s), "
-                f"which {self.world_size} processes cannot share; go on with {smallest} at most until the epoch ends"
+                f"this epoch was started with {self.planned_for} process(es) and has a batch of {smallest} pair(s), "
+                f"which {self.world_size} processes can't share; use at most {smallest} until the epoch ends"
             )
 
 
 def hide_padding(record: GateRecord, batch: PairBatch) -> None:
-    """Makes the gates of one recorded batch NaN where it is padding; those of the first layer, packed, are already."""
+    """Makes the recorded gates of a batch NaN at its padding, as packing does for the first layer."""
     is_source = torch.arange(len(batch.source)).unsqueeze(1) < batch.source_lengths
     for name, calls in record.items():
         is_token = is_source if name.startswith("encoder.") else batch.targets >= 0

@@ -1,4 +1,4 @@
-"""Translation of many sentences: batches of like length, beam search in each, results in the order of the sources."""
+"""Translating many sentences: beam search in batches of similar length, with results in the order of the sources."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -11,10 +11,10 @@ from g2lstm.nn.mode import evaluating
 from g2lstm.tasks.mt.beam import Hypothesis, beam_search
 from g2lstm.tasks.mt.model import TranslationModel
 
-Progress = Callable[[int, int], None]  # sentences done, sentences in all
+Progress = Callable[[int, int], None]  # sentences done, and the total
 
-MAX_SOURCE = 1000  # tokens; a longer line is hardly a sentence
-_USUAL_LENGTH = 50  # batches of longer sources have fewer sentences, so that memory stays the same
+MAX_SOURCE = 1000  # tokens; a longer line is rarely a sentence
+_USUAL_LENGTH = 50  # batches of longer sources have fewer sentences, to limit memory
 
 
 def translate(
@@ -37,21 +37,21 @@ def translate(
     """The best translations of each source, best first. An empty source has one translation, which is empty.
 
     Args:
-        model: whose mode and gates are as before at the end.
+        model: the model; its mode and gates are restored at the end.
         sources: token ids of each sentence, without `<eos>`.
         source_eos: the id of `<eos>` in the source vocabulary.
         target_eos: the id of `<eos>` in the target vocabulary.
-        beam: this and the next as in `beam_search`.
-        length_penalty: see there.
-        max_length: tokens that a translation may have before `<eos>`; None for ten more than twice its source.
-        max_source: a source of more tokens is an error; None for no limit.
-        n_best: translations wanted of each source.
-        batch_size: sentences translated at a time; fewer where they are long. It does not change the result, but for
+        beam: like the next, as in `beam_search`.
+        length_penalty: as in `beam_search`.
+        max_length: the maximum number of tokens before `<eos>`; by default twice the source and ten more.
+        max_source: sources with more tokens are an error; None for no limit.
+        n_best: the number of translations to return per source.
+        batch_size: sentences translated at a time, fewer if they are long. It does not change the result, except for
             rounding where a compressed model translates one at a time.
-        keep_attention: give each translation its attention, (len(tokens) + 1, len(source) + 1).
-        forbidden: target ids that never come, such as that of `<unk>`.
+        keep_attention: return the attention of each translation, (len(tokens) + 1, len(source) + 1).
+        forbidden: target ids to leave out, such as that of `<unk>`.
         eval_gate: "soft", "tempered" or "hard"; None for the model's own.
-        progress: called with the sentences translated so far and those in all.
+        progress: called with the sentences translated so far and the total.
     """
     for name, value in {"batch_size": batch_size, "max_length": max_length}.items():
         if value is not None and value < 1:
@@ -92,13 +92,13 @@ def translate(
 
 
 def replace_unknown(words: Sequence[str], source: Sequence[str], attention: Tensor, *, unknown: str) -> list[str]:
-    """The words of a translation, with the source word most looked at in place of each unknown one.
+    """Replaces each unknown word of a translation by the source word that was attended to most.
 
     Args:
-        words: of the translation.
-        source: its words, each a token.
+        words: the words of the translation.
+        source: the words of the source, one token each.
         attention: (len(words) + 1, len(source) + 1), as in a `Hypothesis`; `<eos>` is never copied.
-        unknown: what stands for an unknown word.
+        unknown: the token of unknown words.
     """
     if not source:
         return list(words)
@@ -107,7 +107,7 @@ def replace_unknown(words: Sequence[str], source: Sequence[str], attention: Tens
 
 
 def _batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """The places of non-empty sources, batch by batch; the longest first, so that too little memory shows at once."""
+    """The indices of non-empty sources in batches, the longest first, so that a lack of memory shows at once."""
     order = sorted((place for place, length in enumerate(lengths) if length), key=lambda place: -lengths[place])
     while order:
         size = max(1, min(batch_size, batch_size * _USUAL_LENGTH // lengths[order[0]]))
@@ -116,7 +116,7 @@ def _batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
 
 
 def _pad(sources: Sequence[Sequence[int]], eos: int) -> Tensor:
-    """Sources as (S, B), each with `<eos>` after it and as padding; the longest comes first."""
+    """Sources as (S, B), each ended and padded with `<eos>`; the longest comes first."""
     size = len(sources[0]) + 1
     return torch.tensor([[*source, *[eos] * (size - len(source))] for source in sources]).t()
 

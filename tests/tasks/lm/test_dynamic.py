@@ -119,5 +119,5 @@ def test_bad_arguments(model):
         dynamic_perplexity(model, tokens, squares_of(model), eval_gate="hard")
     with pytest.raises(G2Error, match="mean_squares must hold one tensor for each parameter"):
         dynamic_perplexity(model, tokens, [])
-    with pytest.raises(G2Error, match="20 tokens do not hold 20 columns of 5"):
+    with pytest.raises(G2Error, match="20 tokens are too few for 20 columns of 5"):
         gradient_mean_squares(model, tokens)

@@ -68,7 +68,7 @@ def test_tokenised_text_gives_no_warning(tokenize, caplog):
 @pytest.mark.parametrize(
     ("hypotheses", "references", "tokenize", "message"),
     [
-        (["a"], ["a", "b"], "none", "there are 1 translations and 2 references; give one reference for each"),
+        (["a"], ["a", "b"], "none", "there are 1 translations but 2 references; give one for each translation"),
         ([], [], "none", "there are no translations to score"),
         (["a"], ["a"], "zh", "tokenize must be one of 'none', '13a', 'intl', got 'zh'"),
     ],

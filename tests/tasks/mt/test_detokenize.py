@@ -55,5 +55,5 @@ def test_only_spaces_change(text, language):
 
 
 def test_other_languages_are_refused():
-    with pytest.raises(G2Error, match="one of 'de', 'en' for .* got 'fr'; leave --detokenize"):
+    with pytest.raises(G2Error, match="one of 'de', 'en' to .* got 'fr'; leave out --detokenize"):
         detokenize("l &apos; eau", "fr")

@@ -122,7 +122,7 @@ def test_bad_arguments(made, monkeypatch):
     monkeypatch.setattr(translation, "translate", None)  # all is refused before
     with pytest.raises(G2Error, match="lines must be a list of sentences, got one string"):
         model.search("ein haus")
-    with pytest.raises(G2Error, match=r"got 'fr'; leave --detokenize \(as_text in Python\) out"):
+    with pytest.raises(G2Error, match=r"got 'fr'; leave out --detokenize \(as_text in Python\)"):
         model.translate("ein haus", as_text=True)
 
 
