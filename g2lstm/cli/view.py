@@ -72,6 +72,6 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise G2Error(
-            f"cannot listen on {host}, port {port}: {error.strerror or error}; choose another with --port or --host"
+            f"can't listen on {host}, port {port}: {error.strerror or error}; choose another with --port or --host"
         ) from None
     return listening

@@ -87,6 +87,9 @@ def test_bench_layer_as_json(monkeypatch):
         ("eval", "torch.nn.LSTM"), ("eval", "auto"),
     ]  # fmt: skip
     assert all(row["milliseconds"] > 0 for row in rows)
+    monkeypatch.setattr(layer, "peak_memory", lambda *_: 0.0)  # too small a step to be seen
+    rows = json.loads(run("bench", "layer", "--shape", "3,2,4,5", "--rounds", "1", "--json").stdout)["rows"]
+    assert {row["memory_ratio"] for row in rows} == {None}
 
 
 @pytest.mark.parametrize(

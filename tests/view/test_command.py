@@ -42,9 +42,9 @@ def test_a_port_that_is_taken(paths):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        with pytest.raises(G2Error, match="cannot listen on 127.0.0.1, port .* --port"):
+        with pytest.raises(G2Error, match="can't listen on 127.0.0.1, port .* --port"):
             view(paths, **(OPTIONS | {"port": other.getsockname()[1]}))
-    with pytest.raises(G2Error, match="cannot listen on nowhere.invalid"):
+    with pytest.raises(G2Error, match="can't listen on nowhere.invalid"):
         view(paths, **(OPTIONS | {"host": "nowhere.invalid"}))
 
 

@@ -65,7 +65,7 @@ def _rows(
             "gflops": work / timing.seconds,
             "share_of_peak": work / timing.seconds / peak,
             "megabytes": memory.get(name),
-            "memory_ratio": memory[name] / memory[PEER] if memory else None,
+            "memory_ratio": memory[name] / memory[PEER] if memory.get(PEER) else None,
         }
         for name, timing in timings(seconds, PEER).items()
     ]

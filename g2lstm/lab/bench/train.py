@@ -138,7 +138,7 @@ def measure_language(rounds: int = 7, show: Show = silent) -> Report:
             "ratio": timing.ratio,
             "tokens_per_second": STEPS * LM_BATCH / timing.seconds,
             "megabytes": memory[name],
-            "memory_ratio": memory[name] / memory[PEER],
+            "memory_ratio": memory[name] / memory[PEER] if memory[PEER] else None,
         }
         for name, timing in timings(seconds, PEER).items()
     ]
