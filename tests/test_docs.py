@@ -40,16 +40,19 @@ def test_every_public_name_is_on_the_page():
     assert public - on_page == {"g2lstm.__version__"}
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_files_that_are_named_exist(page):
+    for path in re.findall(r"`((?:[a-z]+/)+[a-z_0-9]+\.(?:py|toml|cpp|h))`", page.read_text()):
+        assert (ROOT / path).exists() or (ROOT / "g2lstm" / path).exists(), path
+
+
 def test_the_architecture_is_what_is_there():
-    text = (ROOT / "docs" / "architecture.md").read_text()
     (tree,) = blocks(ROOT / "docs" / "architecture.md", "text")
     parts = {
         path.name for path in (ROOT / "g2lstm").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
     }
     listed = re.findall(r"^  ([a-z]+)(/|\.py) ", tree, re.MULTILINE)
     assert {name + end.strip("/") for name, end in listed} == {name for name in parts if not name.startswith("_")}
-    for path in re.findall(r"`([a-z]+/[a-z_/]+\.(?:py|toml))`", text):
-        assert (ROOT / "g2lstm" / path).exists(), path
     for name in re.findall(r"([a-z_]+\.(?:py|cpp)) ", tree):
         assert list((ROOT / "g2lstm").rglob(name)), name
 
