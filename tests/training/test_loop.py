@@ -151,8 +151,8 @@ def test_settings_of_the_recipe_reach_what_they_are_for(data, tmp_path):
 @pytest.mark.parametrize(
     ("batch_size", "evaluate", "told"),
     [
-        (310, 2, "the training text has 310 tokens, and train.batch_size = 310 needs 311 at least"),
-        (4, 90, "the validation text has 90 tokens, and evaluate.batch_size = 90 needs 91 at least"),
+        (310, 2, "the training text has 310 tokens, and train.batch_size = 310 needs at least 311"),
+        (4, 90, "the validation text has 90 tokens, and evaluate.batch_size = 90 needs at least 91"),
     ],
 )
 def test_a_text_shorter_than_the_batch(data, tmp_path, batch_size, evaluate, told):
