@@ -136,7 +136,7 @@ def test_a_damaged_result_is_told_before_the_work(trained, tmp_path):
     (out / "result.json").write_text('{"scores": [1]}')
     done = run("eval", out)
     assert done.returncode == 2
-    assert "holds no list of scores" in done.stderr
+    assert "result.json is damaged" in done.stderr
     assert done.stdout == ""
 
 

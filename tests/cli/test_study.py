@@ -208,7 +208,7 @@ def test_what_fails_is_told_after_the_table_and_exits_with_2(folder):
     done = invoke(folder, "table5", "--scale", "paper")
     assert done.exit_code == 2
     assert "wmt14-gumbel-seed1 was left out:" in done.stderr
-    assert "cannot be read" in done.stderr
+    assert "can't be read" in done.stderr
     assert "Table 5" in done.stdout
 
 
