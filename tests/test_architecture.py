@@ -2,14 +2,12 @@
 
 import ast
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 
-import pytest
 from packaging.utils import canonicalize_name
 
 from tests import requirements
@@ -77,56 +75,3 @@ print(sorted(set({heavy}) & set(sys.modules)))
 """
     done = python(code)
     assert (done.stdout, done.stderr) == ("[]\n", "")
-
-
-BLOCKER = """
-import sys
-
-class Finder:
-    def __init__(self, finder):
-        self.finder = finder
-
-    def find_spec(self, name, path=None, target=None):
-        return None if name.partition(".")[0] in {blocked!r} else self.finder.find_spec(name, path, target)
-
-sys.meta_path[:] = map(Finder, sys.meta_path)
-"""
-
-
-def without_extras(code: str) -> subprocess.CompletedProcess[str]:
-    """Runs code where nothing can be imported that `pip install g2lstm` does not bring."""
-    core = requirements.closure(requirements.CORE)
-    owners = metadata.packages_distributions()
-    blocked = {module for module, names in owners.items() if not core & {canonicalize_name(name) for name in names}}
-    assert {"typer", "pydantic", "tokenizers", "onnx"} <= blocked
-    return python(BLOCKER.format(blocked=blocked - {"g2lstm"}) + code)
-
-
-def test_the_core_runs_without_the_extras():
-    parts = [path.relative_to(ROOT).with_suffix("").parts for path in FILES]
-    modules = [".".join(part).removesuffix(".__init__") for part in parts if part[1] in CORE]
-    examples = "".join(
-        re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    )
-    assert "convert_" in examples
-    done = without_extras(f"import torch, {', '.join(modules)}\nmodel = torch.nn.LSTM(4, 4)\n{examples}")
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("code", ["import g2lstm; g2lstm.load('run')", "import g2lstm.__main__ as m; m.main()"])
-def test_what_needs_an_extra_says_which(code):
-    done = without_extras(code)
-    assert "needs the packages of the extra 'text'" in done.stderr
-    assert "pip install 'g2lstm[text]'" in done.stderr
-
-
-def test_only_tasks_know_which_task_it_is():
-    """Everyone else calls a method of the `Task` or of the `Trained` model."""
-    asks = re.compile(
-        r"isinstance\([^)]*(LanguageModel|TranslationModel|LmRecipe|MtRecipe)"
-        r"""|\.task\w* *(==|!=) *["']|\btask *(==|!=) *["']"""
-    )
-    # Data sets are for one task each, and this benchmark makes up the data of the task that it is asked for.
-    others = {"text/registry.py", "text/pairs.py", "lab/bench/data.py"}
-    found = {str(path.relative_to(PACKAGE)) for path in FILES if asks.search(path.read_text())}
-    assert {name for name in found if not name.startswith("tasks/")} <= others
