@@ -12,7 +12,7 @@ from torch import nn
 from g2lstm.compression import storage
 from g2lstm.compression.encodings.base import brief
 from g2lstm.compression.model import install_
-from g2lstm.compression.storage import HEADER, parse_header, spec_of
+from g2lstm.compression.storage import HEADER, parse_header
 from g2lstm.errors import G2Error
 
 PLAIN, COMPRESSED = 1, 2  # versions of the file; a newer one is refused
@@ -44,9 +44,10 @@ class Weights:
         if header is None:
             return None
         try:
-            return str(spec_of(parse_header(header)))
+            spec: str = parse_header(header)["spec"]
         except G2Error as error:
             raise G2Error(f"{self.path} can't be read: {error}; compress the original again") from None
+        return spec
 
     def check_plain(self) -> None:
         """Raises for compressed weights."""

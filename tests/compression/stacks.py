@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from g2lstm.compression.encodings import Dense, Encoding, Grid, GroupInt4, LowRank, RowIntegers
+from g2lstm.compression.encodings import Dense, Encoding, Grid, Integers, LowRank
 from g2lstm.compression.session import Layer, PlainSession, Session, Softmax, Term
 
 FORMS = ["dense", "five levels", "eight levels", "grid", "wide grid", "int8", "int6", "int4", "int4 by 64"]
@@ -36,10 +36,10 @@ def matrix(form: str, rows: int, columns: int, rng: np.random.Generator) -> Enco
         return Grid(codes, most / greatest)
     if form in ("int8", "int6"):
         bits = int(form[-1])
-        return RowIntegers(codes, (rng.uniform(0.2, 1, rows) * most / 2 ** (bits - 1)).astype(np.float32), bits)
+        return Integers(codes, (rng.uniform(0.2, 1, rows) * most / 2 ** (bits - 1)).astype(np.float32), bits)
     group = 64 if form.endswith("64") else 32
     scales = rng.uniform(0.2, 1, (rows, -(-columns // group))) * most / 8
-    return GroupInt4(codes, scales.astype(np.float16), group)
+    return Integers(codes, scales.astype(np.float16), 4, group)
 
 
 def layer(inputs: int, hidden: int, form: str, rng: np.random.Generator) -> Layer:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
-from g2lstm.compression.encodings import Dense, Encoding, Grid, GroupInt4, LowRank, RowIntegers
+from g2lstm.compression.encodings import Dense, Encoding, Grid, Integers, LowRank
 from g2lstm.compression.spec import Spec, encode
 from g2lstm.errors import G2Error
 
@@ -46,16 +46,16 @@ def to_low_rank(values: Tensor, rank: int, integers: str | None = None) -> LowRa
     return LowRank.encode(values, {"svd": rank} | ({} if integers is None else {integers: None}))
 
 
-def to_int8(values: Tensor) -> RowIntegers:
-    return RowIntegers.encode(values, {"int8": None})
+def to_int8(values: Tensor) -> Integers:
+    return Integers.encode(values, {"int8": None})
 
 
-def to_int6(values: Tensor) -> RowIntegers:
-    return RowIntegers.encode(values, {"int6": None})
+def to_int6(values: Tensor) -> Integers:
+    return Integers.encode(values, {"int6": None})
 
 
-def to_int4(values: Tensor) -> GroupInt4:
-    return GroupInt4.encode(values, {"int4": None})
+def to_int4(values: Tensor) -> Integers:
+    return Integers.encode(values, {"int4": None})
 
 
 # Rounding and clipping
@@ -198,7 +198,7 @@ def test_both_factors_have_numbers_of_one_size():
 
 
 @pytest.mark.parametrize(
-    ("integers", "kind"), [(None, Dense), ("int8", RowIntegers), ("int6", RowIntegers), ("int4", GroupInt4)]
+    ("integers", "kind"), [(None, Dense), ("int8", Integers), ("int6", Integers), ("int4", Integers)]
 )
 def test_factors_as_integers(integers, kind):
     values = normal(50, 20) @ normal(20, 70)

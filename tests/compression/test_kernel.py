@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from g2lstm.compression import kernel
-from g2lstm.compression.encodings import Grid, GroupInt4, LowRank, RowIntegers, panels
+from g2lstm.compression.encodings import Grid, Integers, LowRank, panels
 from g2lstm.compression.kernel import KernelSession, Product, open_session, pack_layer
 from g2lstm.compression.session import Layer, PlainSession, Softmax, Term
 from g2lstm.errors import G2Error
@@ -73,11 +73,11 @@ def test_the_largest_sums_do_not_overflow(form, code, columns):
     codes = np.full((4, columns), code, np.int8)
     scale = 0.5 / abs(code) / columns
     if form == "int8":
-        weights = RowIntegers(codes, np.full(4, scale, np.float32))
+        weights = Integers(codes, np.full(4, scale, np.float32))
     elif form == "grid":
         weights = Grid(codes, scale)
     else:
-        weights = GroupInt4(codes, np.full((4, -(-columns // 4096)), scale, np.float16), 4096)
+        weights = Integers(codes, np.full((4, -(-columns // 4096)), scale, np.float16), 4, 4096)
     one = [Layer(columns, (Term(weights, "x"),), np.zeros(4, np.float32))]
     for sign in (1, -1):
         assert_within_bounds(KernelSession(one), one, np.full((1, columns), sign, np.float32))
@@ -90,7 +90,7 @@ def test_group_sizes_and_tiny_scales(group):
     codes = rng.integers(-8, 8, (12, 100)).astype(np.int8)
     scales = (rng.uniform(-1, 1, (12, -(-100 // group))) * 2**-14).astype(np.float16)
     scales[:2] = 2**-24
-    one = [Layer(100, (Term(GroupInt4(codes, scales, group), "x", factor=2**14),), np.zeros(12, np.float32))]
+    one = [Layer(100, (Term(Integers(codes, scales, 4, group), "x", factor=2**14),), np.zeros(12, np.float32))]
     session = KernelSession(one)
     assert_within_bounds(session, one, rng.normal(size=(2, 100)).astype(np.float32))
     assert np.abs(session.get_state()[0][1]).min() > 0
@@ -132,7 +132,7 @@ def test_low_rank_is_kept_thin():
 def test_codes_take_the_bits_they_need(greatest, bits, form):
     """Whatever the matrix says of itself: a grid of few levels and an int8 matrix of small codes are packed alike."""
     codes = np.full((128, 64), greatest, np.int8)
-    for one in (Grid(codes, 0.2), RowIntegers(codes, np.full(128, 0.2, np.float32))):
+    for one in (Grid(codes, 0.2), Integers(codes, np.full(128, 0.2, np.float32))):
         packed = pack_layer(Layer(64, (Term(one, "x"),), np.zeros(128, np.float32)), panel=32)
         assert packed.products == [Product(form, 0, gate, 0) for gate in range(4)]
         assert len(packed.data) == 128 * 64 * bits // 8 + 2 * 128 * 4
@@ -220,9 +220,6 @@ def test_it_refuses_what_does_not_fit(monkeypatch):
     for threads in (0, -1, 2.5, "a"):
         with pytest.raises(G2Error, match=f"threads must be an integer of at least 1, got {threads!r}"):
             KernelSession(layers, threads=threads)
-    odd = GroupInt4(np.zeros((16, 30), np.int8), np.ones((16, 3), np.float16), 10)
-    with pytest.raises(G2Error, match="groups of 8, 16, ... 4096 columns, got groups of 10"):
-        KernelSession([Layer(30, (Term(odd, "x"),), np.zeros(16, np.float32))])
     good = pack_layer(layers[0], kernel.find().library.g2lstm_stack_panel())
     wrong = good.products[0]
     for change in (

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import g2lstm
 from g2lstm import G2LSTM, G2Error, compress
-from g2lstm.compression.encodings import Dense, Grid, LowRank, RowIntegers
+from g2lstm.compression.encodings import Dense, Grid, Integers, LowRank
 from g2lstm.compression.model import encoded_matrices, install_
 from g2lstm.compression.modules import CompressedEmbedding, CompressedLinear, CompressedLSTM
 from g2lstm.compression.spec import Spec
@@ -149,7 +149,7 @@ def test_names_groups_and_kinds():
     matrices, groups = encoded_matrices(small), group_of(language_model(False))
     assert matrices.keys() == groups.keys()
     assert not group_of(small)
-    kinds = {"gates": Grid, "cell": LowRank, "embedding": RowIntegers, "softmax": RowIntegers}
+    kinds = {"gates": Grid, "cell": LowRank, "embedding": Integers, "softmax": Integers}
     for name, matrix in matrices.items():
         assert type(matrix) is kinds[groups[name]]
     assert {name for name, group in groups.items() if group == "gates"} == {

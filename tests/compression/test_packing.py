@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from g2lstm.compression.encodings import Dense, Grid, GroupInt4, LowRank, RowIntegers
+from g2lstm.compression.encodings import Dense, Grid, Integers, LowRank
 from g2lstm.compression.encodings.packing import pack, packed_size, unpack, word_for
 from g2lstm.errors import G2Error
 
@@ -148,52 +148,14 @@ def ones(*shape: int) -> np.ndarray:
 CODES = np.zeros((2, 40), np.int8)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: Dense(CODES),
-            "the values of a dense matrix must be float32 or float16 with at least one row and one column",
-        ),
-        (lambda: Dense(np.zeros(3, np.float32)), r"got float32 of shape \(3,\)"),
-        (lambda: Grid(CODES.astype(np.int32), 0.2), "the codes of a grid must be int8 or int16 .* got int32"),
-        (lambda: Grid(CODES[:0], 0.2), r"the codes of a grid .* got int8 of shape \(0, 40\)"),
-        (lambda: Grid(CODES, math.nan), "the R of round:R must lie between 1e-30 and 1e.30, got nan"),
-        (lambda: RowIntegers(CODES.astype(np.int16), ones(2)), "the codes of an int8 matrix must be int8"),
-        (
-            lambda: RowIntegers(CODES, ones(3)),
-            r"the scales of an int8 matrix must be float32 of shape \(2,\), got",
-        ),
-        (lambda: RowIntegers(CODES, ones(2).astype(np.float16)), "the scales of an int8 matrix must be float32"),
-        (
-            lambda: RowIntegers(CODES, np.array([1, np.nan], np.float32)),
-            "the scales of an int8 matrix must be finite and at most 1e.30",
-        ),
-        (
-            lambda: RowIntegers(CODES, np.array([1, -3e38], np.float32)),
-            "the scales of an int8 matrix must be finite and at most 1e.30",
-        ),
-        (
-            lambda: GroupInt4(CODES + 8, ones(2, 2).astype(np.float16), 32),
-            "must be -8 to 7, got 8 to 8; the file is damaged",
-        ),
-        (lambda: GroupInt4(CODES - 9, ones(2, 2).astype(np.float16), 32), "must be -8 to 7, got -9 to -9"),
-        (lambda: GroupInt4(CODES, ones(2, 1).astype(np.float16), 32), r"must be float16 of shape \(2, 2\), got"),
-        (lambda: GroupInt4(CODES, ones(2, 2).astype(np.float16), 0), "must have at least one column, got 0"),
-        (lambda: GroupInt4(CODES, np.full((2, 2), np.inf, np.float16), 32), "must be finite"),
-        (
-            lambda: LowRank(Dense(ones(5, 3)), Dense(ones(4, 6))),
-            "the factors of a low-rank matrix do not fit: 5 x 3 and 4 x 6",
-        ),
-    ],
-)
-def test_parts_that_do_not_make_a_matrix(make, message):
-    with pytest.raises(G2Error, match=message):
-        make()
+@pytest.mark.parametrize("values", [CODES, np.zeros(3, np.float32), ones(0, 3), ones(2, 3).astype(np.float64)])
+def test_values_that_are_no_matrix(values):
+    with pytest.raises(G2Error, match="must be float32 or float16 with at least one row and one column, got "):
+        Dense(values)
 
 
 def test_low_rank_names_the_tensors_of_its_factors():
-    low = LowRank(Dense(ones(5, 3)), RowIntegers(np.zeros((3, 40), np.int8), ones(3)))
+    low = LowRank(Dense(ones(5, 3)), Integers(np.zeros((3, 40), np.int8), ones(3)))
     assert list(low.packed) == ["left.values", "right.codes", "right.scales"]
     assert low.shape == (5, 40)
     assert low.rank == 3
@@ -208,6 +170,6 @@ def test_five_levels_are_stored_in_seven_thirds_of_a_bit():
 
 def test_groups_of_another_size():
     codes = np.arange(-8, 8, dtype=np.int8).reshape(2, 8)
-    got = GroupInt4(codes, np.array([[1.0, 2.0, 4.0], [0.5, -1.0, 0.0]], np.float16), 3)
+    got = Integers(codes, np.array([[1.0, 2.0, 4.0], [0.5, -1.0, 0.0]], np.float16), 4, 3)
     assert got.decode().tolist() == [[-8, -7, -6, -10, -8, -6, -8, -4], [0, 0.5, 1, -3, -4, -5, 0, 0]]
     assert got.stored_bytes == 8 + 12

@@ -151,11 +151,11 @@ def test_sessions_and_encodings_work_without_torch():
 import sys
 sys.modules["torch"] = None  # importing it fails
 import numpy as np
-from g2lstm.compression.encodings import FORMS, GroupInt4
+from g2lstm.compression.encodings import FORMS, Integers
 from g2lstm.compression.kernel import open_session
 from g2lstm.compression.session import Layer, Term
 from g2lstm.compression.encodings import Entry
-matrix = GroupInt4(np.ones((12, 3), np.int8), np.ones((12, 1), np.float16))
+matrix = Integers(np.ones((12, 3), np.int8), np.ones((12, 1), np.float16), 4, 32)
 again = Entry("w", matrix.describe()).unpack(matrix.packed)
 layer = Layer(3, (Term(again, "x"),), np.zeros(12, np.float32))
 print(type(open_session([layer])).__name__, open_session([layer]).step(np.ones(3)).shape)

@@ -4,7 +4,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from g2lstm.compression.encodings import FORMS, Dense, Grid, GroupInt4, LowRank, RowIntegers
+from g2lstm.compression.encodings import FORMS, Dense, Grid, Integers, LowRank
 from g2lstm.compression.spec import GROUPS, PRESETS, Operations, Spec, encode
 from g2lstm.errors import G2Error
 
@@ -174,8 +174,8 @@ def test_all_mistakes_are_told_at_once():
         ("gates=round:0.2,clip:0.4", Grid),
         ("gates=svd:3", LowRank),
         ("gates=svd:3,int4", LowRank),
-        ("gates=int8", RowIntegers),
-        ("gates=int4", GroupInt4),
+        ("gates=int8", Integers),
+        ("gates=int4", Integers),
         ("cell=int8", Dense),
     ],
 )
@@ -189,8 +189,8 @@ def test_a_spec_does_what_it_says(text, kind):
         "gates=round:0.2,clip:0.4": lambda: Grid.encode(values, {"round": 0.2, "clip": 0.4}),
         "gates=svd:3": lambda: LowRank.encode(values, {"svd": 3}),
         "gates=svd:3,int4": lambda: LowRank.encode(values, {"svd": 3, "int4": None}),
-        "gates=int8": lambda: RowIntegers.encode(values, {"int8": None}),
-        "gates=int4": lambda: GroupInt4.encode(values, {"int4": None}),
+        "gates=int8": lambda: Integers.encode(values, {"int8": None}),
+        "gates=int4": lambda: Integers.encode(values, {"int4": None}),
         "cell=int8": lambda: Dense(values.numpy()),
     }[text]()
     assert got.describe() == by_hand.describe()

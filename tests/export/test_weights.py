@@ -5,7 +5,7 @@ import onnxruntime
 import pytest
 import torch
 
-from g2lstm.compression.encodings import Grid, GroupInt4
+from g2lstm.compression.encodings import Grid, Integers
 from g2lstm.compression.spec import Spec, encode
 from g2lstm.export.graph import FLOAT, INTEGER, Graph
 from g2lstm.export.weights import Weight, expanded, lookup, product
@@ -145,7 +145,7 @@ def test_expanded():
 
 def test_groups_that_no_block_fits():
     rng = np.random.default_rng(0)
-    encoding = GroupInt4(rng.integers(-8, 8, (5, 50), dtype=np.int8), rng.random((5, 3)).astype(np.float16), 20)
+    encoding = Integers(rng.integers(-8, 8, (5, 50), dtype=np.int8), rng.random((5, 3)).astype(np.float16), 4, 20)
     graph = Graph()
     x = np.eye(50, dtype=np.float32)
     _, [got] = run(graph, product(graph, graph.input("x", FLOAT, "a", 50), [Weight("w", encoding)]), x=x)

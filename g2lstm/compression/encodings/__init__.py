@@ -2,13 +2,12 @@
 
 from g2lstm.compression.encodings.base import FORMS as FORMS
 from g2lstm.compression.encodings.base import KINDS as KINDS
+from g2lstm.compression.encodings.base import Coded as Coded
 from g2lstm.compression.encodings.base import Encoding as Encoding
 from g2lstm.compression.encodings.base import Entry as Entry
-from g2lstm.compression.encodings.coded import Coded as Coded
 from g2lstm.compression.encodings.dense import Dense as Dense
 from g2lstm.compression.encodings.grid import Grid as Grid
-from g2lstm.compression.encodings.group_int4 import GroupInt4 as GroupInt4
-from g2lstm.compression.encodings.row_integers import RowIntegers as RowIntegers
+from g2lstm.compression.encodings.integers import Integers as Integers
 
 # isort: split
 # After those that can store its factors.

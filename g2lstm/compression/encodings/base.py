@@ -1,4 +1,4 @@
-"""`Encoding`, one way to store a weight matrix, and the registry that finds encodings by name.
+"""`Encoding`, one way to store a weight matrix, and `Entry`, which finds and reads encodings in a file.
 
 Encodings hold NumPy arrays. Only `encode` needs torch, so compressed weights can be read and run without it.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias, Ty
 import numpy as np
 from numpy.typing import NDArray
 
-from g2lstm.compression.encodings.panels import Panels, dense_panels
+from g2lstm.compression.encodings.panels import Panels, dense_panels, row_panels
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
@@ -48,14 +48,12 @@ class Encoding(ABC):
     """A weight matrix as it is stored. To add an encoding, write a subclass in a file of its own and import it.
 
     Class attributes:
-        kinds: the names that the header of a file has for it.
-        keys: what the header says about it besides kind, shape and bits per weight.
+        kinds: the names that the header of a file has for it, each with the further facts that the header then states.
         forms: the operations of a spec that call for it, where a capital letter is a positive number, K for an integer.
         is_factor: whether the two factors of a low-rank matrix can be stored like this.
     """
 
-    kinds: ClassVar[tuple[str, ...]]
-    keys: ClassVar[tuple[str, ...]] = ()
+    kinds: ClassVar[Mapping[str, tuple[str, ...]]]
     forms: ClassVar[tuple[str, ...]] = ()
     is_factor: ClassVar[bool] = True
 
@@ -83,7 +81,7 @@ class Encoding(ABC):
     @property
     def kind(self) -> str:
         """What the header of a file calls it."""
-        return self.kinds[0]
+        return next(iter(self.kinds))
 
     @property
     @abstractmethod
@@ -113,7 +111,7 @@ class Encoding(ABC):
         return dense_panels(self.decode() * np.float32(factor), panel, parts)
 
     def facts(self) -> dict[str, Any]:
-        """What the header says besides kind, shape and bits per weight: values for `keys`."""
+        """What the header says besides kind, shape and bits per weight."""
         return {}
 
     @abstractmethod
@@ -128,7 +126,7 @@ class Encoding(ABC):
     @classmethod
     @abstractmethod
     def unpack(cls, entry: "Entry", packed: Mapping[str, Array]) -> Self:
-        """Restores the matrix from its entry and from tensors that have these outlines."""
+        """Restores the matrix from its entry and from tensors with these outlines; raises if their values are wrong."""
 
     @cached_property
     def packed(self) -> dict[str, Array]:
@@ -150,8 +148,52 @@ class Encoding(ABC):
         return f"{type(self).__name__}({', '.join(f'{key}={value}' for key, value in self.describe().items())})"
 
 
+class Coded(Encoding):
+    """Integers and scales: value = code · scale of its group of columns.
+
+    Decoding, the kernel's panels and ONNX need no more than these.
+
+    Attributes:
+        codes: (rows, columns), int8 or int16.
+        group: columns per scale; None for one scale per row.
+    """
+
+    codes: Array
+    group: int | None = None
+
+    @property
+    @abstractmethod
+    def group_scales(self) -> Floats:
+        """The scales: (rows, groups)."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        rows, columns = self.codes.shape
+        return rows, columns
+
+    def rows(self, numbers: Numbers) -> Floats:
+        """Each code times the scale of its group."""
+        scales = self.group_scales[numbers]
+        if self.group is not None:
+            scales = scales.repeat(self.group, axis=1)[:, : self.shape[1]]
+        values: Floats = self.codes[numbers] * scales
+        return values
+
+    def row_scales(self, factor: float) -> Floats:
+        """The scales times `factor`, where each row has one: (rows,)."""
+        scales: Floats = self.group_scales[:, 0] * np.float32(factor)
+        return scales
+
+    def panels(self, panel: int, parts: int = 1, factor: float = 1.0) -> Panels:
+        """Packed in as few bits as the codes need; codes of more than eight bits become float32."""
+        if not -128 <= self.codes.min() <= self.codes.max() <= 127:
+            return super().panels(panel, parts, factor)
+        return row_panels(self.codes, self.row_scales(factor), panel, parts)
+
+
 class Entry:
-    """What a header says about one matrix; it may have been written by a stranger, so everything is checked.
+    """What a header says about one matrix. A stranger may have written it, so everything is checked.
 
     Args:
         name: of the matrix.
@@ -160,7 +202,7 @@ class Entry:
 
     Attributes:
         kind, shape: as in `Encoding`.
-        encoding: the class that reads it.
+        outlines: the tensors that the file must hold.
     """
 
     def __init__(self, name: str, facts: Any, kinds: Iterable[str] = KINDS) -> None:
@@ -170,24 +212,27 @@ class Entry:
         if not isinstance(facts, dict) or kind not in allowed:
             raise G2Error(f"{self._what} must be of kind {', '.join(allowed)}, got {brief(kind)}")
         self.kind: str = kind
-        self.encoding = KINDS[kind]
-        if facts.keys() != {"kind", "shape", "bits_per_weight", *self.encoding.keys}:
-            keys = ", ".join(sorted(self.encoding.keys)) or "no further keys"
-            raise G2Error(f"{self._what} of kind {kind} must have {keys}")
+        keys = KINDS[kind].kinds[kind]
+        if facts.keys() != {"kind", "shape", "bits_per_weight", *keys}:
+            raise G2Error(f"{self._what} of kind {kind} must have {', '.join(sorted(keys)) or 'no further keys'}")
         shape = facts["shape"]
         if not isinstance(shape, list) or len(shape) != 2 or not all(is_whole(size, 1, _LONGEST) for size in shape):
             raise G2Error(f"{self._what} must have a shape of rows and columns, got {brief(shape)}")
         self.shape: tuple[int, int] = shape[0], shape[1]
         self.number("bits_per_weight")
-
-    def outlines(self) -> dict[str, Outline]:
-        """The tensors that the file must hold."""
-        return self.encoding.outlines(self)
+        self.outlines = KINDS[kind].outlines(self)
 
     def unpack(self, packed: Mapping[str, Array]) -> Encoding:
-        """The matrix, from tensors with these outlines."""
-        matrix = self.encoding.unpack(self, packed)
+        """Restores the matrix; raises unless the tensors are those that the entry describes."""
+        for part, outline in self.outlines.items():
+            if part not in packed:
+                raise G2Error(f"the tensor {brief(f'{self.name}.{part}')} is missing")
+            if (found := Outline(str(packed[part].dtype), packed[part].shape)) != outline:
+                raise G2Error(f"the tensor {brief(f'{self.name}.{part}')} must be {outline}, got {found}")
+        matrix = KINDS[self.kind].unpack(self, packed)
         vars(matrix)["packed"] = dict(packed)  # packing again would give the same
+        if matrix.describe() != self.facts:
+            raise G2Error(f"what the header says about {brief(self.name)} is not true of its tensors")
         return matrix
 
     def number(self, key: str) -> float:
@@ -223,13 +268,10 @@ def check_values(values: "Tensor") -> "Tensor":
     return weights
 
 
-def check_matrix(what: str, array: Array, *dtypes: str) -> None:
-    """Raises unless this is a matrix of one of these types."""
-    if array.ndim != 2 or array.size == 0 or str(array.dtype) not in dtypes:
-        raise G2Error(
-            f"{what} must be {' or '.join(dtypes)} with at least one row and one column, "
-            f"got {array.dtype} of shape {array.shape}"
-        )
+def check_finite(name: str, numbers: Array) -> None:
+    """Raises for numbers in a file that are NaN, infinite or too large."""
+    if not np.abs(numbers.astype(np.float32)).max() <= GREATEST:  # false for NaN too
+        raise G2Error(f"the tensor {brief(name)} holds NaN or numbers beyond {GREATEST}")
 
 
 def bits_per_weight(size: int, weights: int) -> float:

@@ -13,14 +13,13 @@ from g2lstm.compression.encodings.base import (
     LEAST,
     Arguments,
     Array,
+    Coded,
     Entry,
     Floats,
     Outline,
     brief,
-    check_matrix,
     check_values,
 )
-from g2lstm.compression.encodings.coded import Coded
 from g2lstm.compression.encodings.packing import MOST_LEVELS, pack_signed, packed_size, unpack_signed
 from g2lstm.errors import G2Error
 
@@ -39,17 +38,12 @@ class Grid(Coded):
         step: R of round:R.
     """
 
-    kinds: ClassVar = ("grid",)
-    keys: ClassVar = ("step", "lowest", "levels")
+    kinds: ClassVar = {"grid": ("step", "lowest", "levels")}
     forms: ClassVar = ("round:R", "round:R,clip:C")
     is_factor: ClassVar = False
 
     codes: Array
     step: float
-
-    def __post_init__(self) -> None:
-        check_matrix("the codes of a grid", self.codes, "int8", "int16")
-        _check_step(self.step)
 
     @classmethod
     def encode(cls, values: "Tensor", arguments: Arguments) -> Self:

@@ -38,21 +38,12 @@ class LowRank(Encoding):
         right: (K, columns).
     """
 
-    kinds: ClassVar = ("low_rank",)
-    keys: ClassVar = ("rank", "left", "right")
+    kinds: ClassVar = {"low_rank": ("rank", "left", "right")}
     forms: ClassVar = ("svd:K", *(f"svd:K,{form}" for form in _FACTOR_FORMS))
     is_factor: ClassVar = False
 
     left: Encoding
     right: Encoding
-
-    def __post_init__(self) -> None:
-        if self.left.shape[1] != self.right.shape[0]:
-            (rows, rank), (other, columns) = self.left.shape, self.right.shape
-            raise G2Error(
-                f"the factors of a low-rank matrix do not fit: {rows} x {rank} and {other} x {columns}; "
-                "the file is damaged"
-            )
 
     @classmethod
     def encode(cls, values: "Tensor", arguments: Arguments) -> Self:
@@ -122,7 +113,7 @@ class LowRank(Encoding):
         found: dict[str, Outline] = {}
         for side, shape in {"left": (rows, rank), "right": (rank, columns)}.items():
             factor = _factor(entry, side)
-            found |= {f"{side}.{name}": outline for name, outline in factor.outlines().items()}
+            found |= {f"{side}.{name}": outline for name, outline in factor.outlines.items()}
             if factor.shape != shape:
                 got = " x ".join(map(str, factor.shape))
                 raise entry.refuse(f": its {side} factor must be {shape[0]} x {shape[1]}, got {got}")
