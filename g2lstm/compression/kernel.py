@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from g2lstm.compression.encodings.panels import Bytes, bias_panels
-from g2lstm.compression.session import HARD, Array, Layer, PlainSession, Session, Softmax, Term, Vector
+from g2lstm.compression.session import HARD, Array, Layer, PlainSession, Session, Vector
 from g2lstm.errors import G2Error
 from g2lstm.nn.kernel import find
 
@@ -55,26 +55,16 @@ class Block(NamedTuple):
     factors: list[Product]
     products: list[Product]
     data: Bytes
-    residual: bool = False
+    residual: bool
 
 
 def pack_layer(layer: Layer, panel: int) -> Block:
-    """Packs a layer for a kernel with panels of so many rows."""
-    return _pack(layer.inputs, layer.hidden, layer.terms, layer.bias, panel)._replace(residual=layer.residual)
-
-
-def pack_softmax(softmax: Softmax, panel: int) -> Block:
-    """Packs a softmax, which is a layer with one gate and no state."""
-    rows, columns = softmax.matrix.shape
-    return _pack(columns, rows, (Term(softmax.matrix, "x"),), softmax.bias, panel)
-
-
-def _pack(inputs: int, outputs: int, terms: tuple[Term, ...], bias: NDArray[np.float32], panel: int) -> Block:
+    """Packs a layer or a softmax for a kernel with panels of so many rows."""
     factors: list[Product] = []
     products: list[Product] = []
     factor_panels: list[Bytes] = []
     gate_panels: list[Bytes] = []
-    for term in terms:
+    for term in layer.terms:
         source = _SOURCES[term.source]
         *thin, matrix = term.matrix.factors()
         for factor in thin:
@@ -82,14 +72,13 @@ def _pack(inputs: int, outputs: int, terms: tuple[Term, ...], bias: NDArray[np.f
             factors.append(Product(form, source, factor.shape[0], group))
             factor_panels.append(data.reshape(-1))
             source = _FIRST_FACTOR + len(factors) - 1
-        parts = matrix.shape[0] // outputs
+        parts = matrix.shape[0] // layer.hidden
         form, group, data = matrix.panels(panel, parts, term.factor)
         products += [Product(form, source, term.gate + k, group) for k in range(parts)]
         gate_panels += list(data)
-    gates = len(bias) // outputs
-    gate_panels.append(bias_panels(bias, panel, gates))
+    gate_panels.append(bias_panels(layer.bias, panel, layer.gates))
     data = np.concatenate([*factor_panels, np.hstack(gate_panels).reshape(-1)])
-    return Block(inputs, outputs, gates, factors, products, data)
+    return Block(layer.inputs, layer.hidden, layer.gates, factors, products, data, layer.residual)
 
 
 class _Product(ctypes.Structure):
@@ -111,7 +100,7 @@ def available() -> bool:
 
 
 def open_session(
-    layers: Sequence[Layer], hard: str = "", threads: int | None = None, softmax: Softmax | None = None
+    layers: Sequence[Layer], hard: str = "", threads: int | None = None, softmax: Layer | None = None
 ) -> Session:
     """Opens a compiled session, or a plain one where there is no compiled kernel."""
     return KernelSession(layers, hard, threads, softmax) if available() else PlainSession(layers, hard, softmax)
@@ -139,7 +128,7 @@ class KernelSession(Session):
     """
 
     def __init__(
-        self, layers: Sequence[Layer], hard: str = "", threads: int | None = None, softmax: Softmax | None = None
+        self, layers: Sequence[Layer], hard: str = "", threads: int | None = None, softmax: Layer | None = None
     ) -> None:
         super().__init__(layers, hard, softmax)
         found = find()
@@ -150,9 +139,7 @@ class KernelSession(Session):
             raise G2Error(f"threads must be an integer of at least 1, got {wanted!r}")
         library: Any = found.library
         panel = library.g2lstm_stack_panel()
-        packed = [pack_layer(layer, panel) for layer in layers]
-        if softmax is not None:
-            packed.append(pack_softmax(softmax, panel))
+        packed = [pack_layer(layer, panel) for layer in (*layers, *([] if softmax is None else [softmax]))]
         tables = [_table(block) for block in packed]
         specs = (_Block * len(packed))(*map(_describe, packed, tables))
         self._handle = _POINTER()

@@ -5,7 +5,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -44,26 +44,36 @@ class Term:
 class Layer:
     """One layer: its terms and its bias add up to the pre-activations of i, f, g, o.
 
+    A softmax is a layer with one gate, whose pre-activations are the logits, and without a state.
+
     Attributes:
         inputs: I, the width of x.
         terms: in any order; a gate without a term has only its bias.
-        bias: (4H,) float32.
+        bias: (gates · H,) float32.
         residual: whether the output is x + h instead of h, which needs I = H.
+        gates: 4, or 1 for a softmax.
     """
 
     inputs: int
     terms: tuple[Term, ...]
     bias: NDArray[np.float32]
     residual: bool = False
+    gates: int = 4
+
+    @classmethod
+    def softmax(cls, matrix: Encoding, bias: NDArray[np.float32]) -> Self:
+        """A softmax with a matrix (V, H of the layer below) and a bias (V,)."""
+        return cls(matrix.shape[1], (Term(matrix, "x"),), bias, gates=1)
 
     @property
     def hidden(self) -> int:
-        """The hidden size, H."""
-        return len(self.bias) // 4
+        """The hidden size, H; the number of outcomes of a softmax."""
+        return len(self.bias) // self.gates
 
     def __post_init__(self) -> None:
-        if self.bias.ndim != 1 or len(self.bias) % 4 or self.bias.dtype != np.float32:
-            raise G2Error(f"the bias of a layer must be float32 (4H,), got {self.bias.dtype} {self.bias.shape}")
+        if self.bias.ndim != 1 or len(self.bias) % self.gates or self.bias.dtype != np.float32:
+            shape = "4H" if self.gates == 4 else "V"
+            raise G2Error(f"the bias of a layer must be float32 ({shape},), got {self.bias.dtype} {self.bias.shape}")
         if not 1 <= min(self.inputs, self.hidden) <= max(self.inputs, self.hidden) <= MOST_UNITS:
             raise G2Error(f"a layer has 1 to {MOST_UNITS} inputs and units, got {self.inputs} and {self.hidden}")
         if self.residual and self.inputs != self.hidden:
@@ -74,36 +84,13 @@ class Layer:
             rows, columns = term.matrix.shape
             width = self.inputs if term.source == "x" else self.hidden
             gates, rest = divmod(rows, self.hidden)
-            if columns != width or rest or not 0 <= term.gate < term.gate + gates <= 4:
+            if columns != width or rest or not 0 <= term.gate < term.gate + gates <= self.gates:
                 raise G2Error(
-                    f"a term that starts at gate {term.gate} and reads {term.source} must have {width} columns, and "
-                    f"{self.hidden} rows for each gate up to the fourth, got {rows} x {columns}"
+                    f"a term that starts at gate {term.gate} of {self.gates} and reads {term.source} must have {width} "
+                    f"columns, and {self.hidden} rows for each gate up to the last, got {rows} x {columns}"
                 )
             if not np.isfinite(term.factor):
                 raise G2Error(f"a term's factor must be finite, got {term.factor}")
-
-
-@dataclass(frozen=True, eq=False)
-class Softmax:
-    """A softmax on top of the last layer: the log-probabilities of V outcomes.
-
-    Attributes:
-        matrix: (V, H of the last layer).
-        bias: (V,) float32.
-    """
-
-    matrix: Encoding
-    bias: NDArray[np.float32]
-
-    def __post_init__(self) -> None:
-        rows = self.matrix.shape[0]
-        if self.bias.shape != (rows,) or self.bias.dtype != np.float32:
-            raise G2Error(
-                f"the bias of a softmax of {rows} rows must be float32 ({rows},), "
-                f"got {self.bias.dtype} {self.bias.shape}"
-            )
-        if rows > MOST_UNITS:
-            raise G2Error(f"a softmax has at most {MOST_UNITS} rows, got {rows}")
 
 
 class Session(ABC):
@@ -122,20 +109,18 @@ class Session(ABC):
         units: the hidden size of each layer.
     """
 
-    def __init__(self, layers: Sequence[Layer], hard: str = "", softmax: Softmax | None = None) -> None:
+    def __init__(self, layers: Sequence[Layer], hard: str = "", softmax: Layer | None = None) -> None:
         if not layers:
             raise G2Error("a session needs at least one layer, got none")
-        for below, above in itertools.pairwise(layers):
+        blocks = [*layers, *([] if softmax is None else [softmax])]
+        for below, above in itertools.pairwise(blocks):
             if above.inputs != below.hidden:
-                raise G2Error(f"a layer of {above.inputs} inputs can't read one of {below.hidden} units")
+                what = "softmax" if above is softmax else "layer"
+                raise G2Error(f"a {what} of {above.inputs} inputs can't read a layer of {below.hidden} units")
         if hard not in HARD:
             raise G2Error(f"hard gates must be one of {HARD}, got {hard!r}")
         self.inputs, self.units = layers[0].inputs, [layer.hidden for layer in layers]
-        self.outputs, self.hard, self._lock = self.units[-1], hard, threading.Lock()
-        if softmax is not None:
-            self.outputs, columns = softmax.matrix.shape
-            if columns != self.units[-1]:
-                raise G2Error(f"a softmax of {columns} columns can't read a layer of {self.units[-1]} units")
+        self.outputs, self.hard, self._lock = blocks[-1].hidden, hard, threading.Lock()
 
     def step(self, x: Vector) -> Array:
         """Reads one step x (I,), an array or a tensor; returns a new array (O,)."""
@@ -184,15 +169,13 @@ class PlainSession(Session):
         self,
         layers: Sequence[Layer],
         hard: str = "",
-        softmax: Softmax | None = None,
+        softmax: Layer | None = None,
         dtype: DTypeLike = np.float32,
     ) -> None:
         super().__init__(layers, hard, softmax)
         self._dtype = np.dtype(dtype)
         self._layers = [_Plain(layer, self._dtype) for layer in layers]
-        self._softmax: tuple[list[Array], Array] | None = None
-        if softmax is not None:
-            self._softmax = _decoded(softmax.matrix, self._dtype), softmax.bias.astype(self._dtype)
+        self._softmax = None if softmax is None else _Plain(softmax, self._dtype)
         self.reset()
 
     def get_state(self) -> list[tuple[Array, Array]]:
@@ -212,7 +195,7 @@ class PlainSession(Session):
                 for k, layer in enumerate(self._layers):
                     self._states[k] = layer.step(value, *self._states[k], self.hard)
                     value = self._states[k][0] + value if layer.residual else self._states[k][0]
-                out[t] = value if self._softmax is None else _log_softmax(*self._softmax, value)
+                out[t] = value if self._softmax is None else self._softmax.log_softmax(value)
         return out
 
 
@@ -224,40 +207,34 @@ class _Plain:
         self.products: list[tuple[str, slice, list[Array]]] = []
         for term in layer.terms:
             first = term.gate * layer.hidden
-            *right, left = _decoded(term.matrix, dtype)
-            rows = slice(first, first + len(left))
-            self.products.append((term.source, rows, [*right, left * term.factor]))
+            *right, left = (factor.decode().astype(dtype) for factor in term.matrix.factors())
+            self.products.append((term.source, slice(first, first + len(left)), [*right, left * term.factor]))
 
-    def step(self, x: Array, h: Array, c: Array, hard: str) -> tuple[Array, Array]:
+    def activations(self, x: Array, h: Array) -> Array:
         a = self.bias.copy()
         for source, rows, factors in self.products:
-            a[rows] += _multiply(factors, x if source == "x" else h)
-        i, f, g, o = a.reshape(4, -1)
+            value = x if source == "x" else h
+            for factor in factors:
+                value = factor @ value
+            a[rows] += value
+        return a
+
+    def step(self, x: Array, h: Array, c: Array, hard: str) -> tuple[Array, Array]:
+        i, f, g, o = self.activations(x, h).reshape(4, -1)
         i, f, o = _open(i, "i" in hard), _open(f, "f" in hard), _open(o, "o" in hard)
         c = f * c + i * np.tanh(g)
         return o * np.tanh(c), c
+
+    def log_softmax(self, x: Array) -> Array:
+        logits = self.activations(x, x)
+        logits -= logits.max()
+        return logits - np.log(np.exp(logits).sum())
 
 
 def _array(x: Any) -> ArrayLike:
     """A tensor as an array; known by its method, since sessions also work without torch."""
     array: ArrayLike = x.numpy(force=True) if hasattr(x, "numpy") else x
     return array
-
-
-def _decoded(matrix: Encoding, dtype: np.dtype[Any]) -> list[Array]:
-    return [factor.decode().astype(dtype) for factor in matrix.factors()]
-
-
-def _multiply(factors: list[Array], x: Array) -> Array:
-    for factor in factors:
-        x = factor @ x
-    return x
-
-
-def _log_softmax(factors: list[Array], bias: Array, x: Array) -> Array:
-    logits: Array = _multiply(factors, x) + bias
-    logits -= logits.max()
-    return logits - np.log(np.exp(logits).sum())
 
 
 def _open(a: Array, hard: bool) -> Array:

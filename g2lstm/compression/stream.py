@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from g2lstm.compression import kernel
 from g2lstm.compression.encodings import Dense, Encoding
 from g2lstm.compression.kernel import open_session
-from g2lstm.compression.modules import LETTERS, CompressedLSTM, EncodedMatrix
-from g2lstm.compression.session import Array, Layer, Session, Softmax, Term, Vector
+from g2lstm.compression.modules import CompressedLSTM, EncodedMatrix, layer_weights
+from g2lstm.compression.session import Array, Layer, Session, Term, Vector
 from g2lstm.errors import G2Error
 from g2lstm.nn.convert import why_not
-from g2lstm.nn.gate import GateRule
 from g2lstm.nn.lstm import G2LSTM, GatedLSTM
 from g2lstm.nn.mode import evaluating, lstms
 
@@ -132,7 +131,7 @@ def stream(model: "nn.Module | Streamable", threads: int | None = None) -> Sessi
     ]
     embedding = encoding_of(parts.embedding)
     own = embedding if parts.softmax is parts.embedding else encoding_of(parts.softmax)
-    softmax = Softmax(own, parts.bias.float().numpy(force=True))
+    softmax = Layer.softmax(own, parts.bias.float().numpy(force=True))
     return TokenSession(open_session(layers, stacks[0][1], threads, softmax), embedding)
 
 
@@ -178,36 +177,17 @@ def session_layers(lstm: nn.Module) -> tuple[list[Layer], str]:
             f"an LSTM with a projection (proj_size={lstm.proj_size}) can't stream; call the model itself, "
             "one step at a time with the states that it returns"
         )
-    rule = lstm.gate_rule() if isinstance(lstm, GatedLSTM) else GateRule()
-    hard = rule.gates if rule.hard else ""
-    if isinstance(lstm, CompressedLSTM):
-        return [_compressed_layer(lstm, rule, f"_l{k}") for k in range(lstm.num_layers)], hard
-    assert isinstance(lstm, nn.LSTM | G2LSTM)
-    if (why := why_not(lstm, G2LSTM if isinstance(lstm, G2LSTM) else nn.LSTM)) is not None:
+    kind = next((kind for kind in (nn.LSTM, G2LSTM) if isinstance(lstm, kind)), None)
+    if kind is not None and (why := why_not(lstm, kind)) is not None:
         raise G2Error(f"this layer can't stream: {why}")
-    scale = rule.row_scale(lstm.hidden_size, torch.empty(0, dtype=torch.float32, device="cpu"))
     layers = []
-    for weights in lstm.all_weights:
-        w_x, w_h, *biases = (weight.detach().to("cpu", torch.float32) for weight in weights)
-        x, h = (Dense((weight * scale.unsqueeze(1)).numpy()) for weight in (w_x, w_h))
-        bias = sum(biases, torch.zeros(1, dtype=torch.float32, device="cpu")) * scale
-        layers.append(Layer(w_x.size(1), (Term(x, "x"), Term(h, "h")), bias.numpy()))
-    return layers, hard
-
-
-def _compressed_layer(lstm: CompressedLSTM, rule: GateRule, suffix: str) -> Layer:
-    factors = rule.row_scale(1, torch.empty(0, dtype=torch.float64, device="cpu")).tolist()
-    w_x, w_h = lstm.encodings(f"weight_ih{suffix}"), lstm.encodings(f"weight_hh{suffix}")
-    terms: list[Term] = []
-    for gate in range(len(LETTERS)):
-        terms.append(Term(w_x[gate], "x", gate, factors[gate]))
-        terms.append(Term(w_h[gate], "h", gate, factors[gate]))
-    bias = np.zeros(4 * lstm.hidden_size, np.float32)
-    if lstm.bias:
-        for name in ("bias_ih", "bias_hh"):
-            bias += lstm.get_parameter(f"{name}{suffix}").float().numpy(force=True)
-    bias *= np.repeat(np.array(factors, np.float32), lstm.hidden_size)
-    return Layer(w_x[0].shape[1], tuple(terms), bias)
+    for one in layer_weights(lstm):
+        gates = range(len(one.factors))
+        terms = [Term(one.w_x[gate], "x", gate, one.factors[gate]) for gate in gates]
+        terms += [Term(one.w_h[gate], "h", gate, one.factors[gate]) for gate in gates]
+        bias = (one.b_x + one.b_h) * one.row_factors
+        layers.append(Layer(one.w_x[0].shape[1], tuple(terms), bias))
+    return layers, one.hard
 
 
 def _cannot_stream(what: object) -> G2Error:

@@ -8,12 +8,11 @@ import torch
 from onnx import TensorProto
 from torch import nn
 
-from g2lstm.compression.encodings import Dense, Encoding
-from g2lstm.compression.modules import LETTERS, CompressedLSTM
+from g2lstm.compression.encodings import Encoding
+from g2lstm.compression.modules import LETTERS, LayerWeights, layer_weights
 from g2lstm.export.check import Exporter, Outputs, Runners, draw_state
 from g2lstm.export.graph import FLOAT, Graph
-from g2lstm.export.weights import Floats, Weight, expanded, floats, is_expanded, product
-from g2lstm.nn.gate import GateRule
+from g2lstm.export.weights import Floats, Weight, expanded, is_expanded, product
 from g2lstm.nn.lstm import GatedLSTM
 
 State = tuple[str, str]  # h (1, B, R) and c (1, B, H)
@@ -68,13 +67,8 @@ def layers_of(module: nn.LSTM | GatedLSTM, name: str) -> list[list[Direction]]:
         module: in evaluation mode; the matrices of a compressed one stay encoded.
         name: of the module in the model, with a dot at its end; or nothing.
     """
-    rule = module.gate_rule() if isinstance(module, GatedLSTM) else GateRule()
     directions = 2 if module.bidirectional else 1
-    found = [
-        _direction(module, rule, name, f"_l{layer}{'_reverse' if reverse else ''}")
-        for layer in range(module.num_layers)
-        for reverse in range(directions)
-    ]
+    found = [_direction(one, name) for one in layer_weights(module)]
     return [found[k : k + directions] for k in range(0, len(found), directions)]
 
 
@@ -124,29 +118,16 @@ def step(graph: Graph, x: str, state: State, direction: Direction) -> tuple[str,
     return h, (graph.operator("Unsqueeze", h, first), graph.operator("Unsqueeze", c, first))
 
 
-def _direction(module: nn.LSTM | GatedLSTM, rule: GateRule, name: str, suffix: str) -> Direction:
-    factors = rule.row_scale(1, torch.empty(0, dtype=torch.float64)).tolist()  # of the four gates
-    rows = np.repeat(np.array(factors, dtype=np.float32), module.hidden_size)
+def _direction(weights: LayerWeights, name: str) -> Direction:
+    def named(kind: str, matrices: list[Encoding]) -> tuple[Weight, ...]:
+        each = zip(LETTERS, matrices, weights.factors, strict=True)
+        return tuple(
+            Weight(f"{name}weight_{kind}{weights.suffix}.{letter}", one, factor) for letter, one, factor in each
+        )
 
-    def matrices(kind: str) -> tuple[Weight, ...]:
-        own = f"weight_{kind}{suffix}"
-        encodings: list[Encoding]
-        if isinstance(module, CompressedLSTM):
-            encodings = module.encodings(own)
-        else:
-            encodings = [Dense(part) for part in np.split(floats(getattr(module, own)), 4)]
-        each = zip(LETTERS, encodings, factors, strict=True)
-        return tuple(Weight(f"{name}{own}.{letter}", one, factor) for letter, one, factor in each)
-
-    def bias(kind: str) -> Floats:
-        return floats(getattr(module, f"bias_{kind}{suffix}")) * rows if module.bias else np.zeros_like(rows)
-
-    w_r = None
-    if module.proj_size:
-        own = f"weight_hr{suffix}"
-        w_r = Weight(f"{name}{own}", Dense(floats(getattr(module, own))))
-    hard = rule.gates if rule.hard else ""
-    return Direction(matrices("ih"), matrices("hh"), bias("ih"), bias("hh"), w_r, hard)
+    w_r = None if weights.w_r is None else Weight(f"{name}weight_hr{weights.suffix}", weights.w_r)
+    biases = weights.b_x * weights.row_factors, weights.b_h * weights.row_factors
+    return Direction(named("ih", weights.w_x), named("hh", weights.w_h), *biases, w_r, weights.hard)
 
 
 def _zero_state(graph: Graph, x: str, direction: Direction) -> State:

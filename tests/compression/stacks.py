@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from g2lstm.compression.encodings import Dense, Encoding, Grid, Integers, LowRank
-from g2lstm.compression.session import Layer, PlainSession, Session, Softmax, Term
+from g2lstm.compression.session import Layer, PlainSession, Session, Term
 
 FORMS = ["dense", "five levels", "eight levels", "grid", "wide grid", "int8", "int6", "int4", "int4 by 64"]
 FACTORS = [("dense", "dense"), ("int8", "int4"), ("int4", "int8"), ("dense", "int4")]
@@ -66,8 +66,8 @@ def mixed(inputs: int, hidden: int, rng: np.random.Generator) -> Layer:
     return Layer(inputs, terms, rng.normal(size=4 * hidden).astype(np.float32))
 
 
-def softmax(rows: int, columns: int, form: str, rng: np.random.Generator) -> Softmax:
-    return Softmax(matrix(form, rows, columns, rng), rng.normal(size=rows).astype(np.float32))
+def softmax(rows: int, columns: int, form: str, rng: np.random.Generator) -> Layer:
+    return Layer.softmax(matrix(form, rows, columns, rng), rng.normal(size=rows).astype(np.float32))
 
 
 def random_state(layers: list[Layer], rng: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -106,7 +106,7 @@ class Step(NamedTuple):
 
 
 def exact_steps(
-    layers: list[Layer], x: np.ndarray, states: list, hard: str = "", softmax: Softmax | None = None
+    layers: list[Layer], x: np.ndarray, states: list, hard: str = "", softmax: Layer | None = None
 ) -> Iterator[Step]:
     """What float64 gives for each step, with bounds for float32 and vectors of 16 bits.
 
@@ -133,14 +133,14 @@ def exact_steps(
             value = after[k][0] + below
             error = errors[k][0] + below_error + (1e-7 * np.abs(value) if one.residual else 0.0)
         if softmax is not None:
-            off = product_error(softmax.matrix, value, error) + 1e-6 * (1 + np.abs(softmax.bias) + np.abs(out))
+            off = product_error(softmax.terms[0].matrix, value, error) + 1e-6 * (1 + np.abs(softmax.bias) + np.abs(out))
             error = off + off.max()
         near = [tuple(map(Near, state, bounds)) for state, bounds in zip(after, errors, strict=True)]
         yield Step(Near(out, error), near)
 
 
 def assert_within_bounds(
-    session: Session, layers: list[Layer], x: np.ndarray, hard: str = "", softmax: Softmax | None = None
+    session: Session, layers: list[Layer], x: np.ndarray, hard: str = "", softmax: Layer | None = None
 ) -> None:
     """Runs a session from its present state and checks each step's output, h and c."""
     for value, exact in zip(x, exact_steps(layers, x, session.get_state(), hard, softmax), strict=True):

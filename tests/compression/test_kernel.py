@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from g2lstm.compression import kernel
 from g2lstm.compression.encodings import Grid, Integers, LowRank, panels
 from g2lstm.compression.kernel import KernelSession, Product, open_session, pack_layer
-from g2lstm.compression.session import Layer, PlainSession, Softmax, Term
+from g2lstm.compression.session import Layer, PlainSession, Term
 from g2lstm.errors import G2Error
 from g2lstm.nn import kernel as nn_kernel
 from g2lstm.nn.kernel import Found
@@ -109,7 +109,7 @@ def test_a_softmax_sums_to_one_whatever_its_logits():
     layers = [layer(5, 9, "int8", rng)]
     for shift, spread in ((0, 1), (-1e4, 1), (1e4, 1), (0, 300)):
         bias = (shift + spread * rng.normal(size=50_021)).astype(np.float32)
-        top = Softmax(matrix("int8", len(bias), 9, rng), bias)
+        top = Layer.softmax(matrix("int8", len(bias), 9, rng), bias)
         session = KernelSession(layers, softmax=top)
         out = session.step(np.ones(5))
         # A logit of 1e4 is off by up to 5e-4 in float32.

@@ -11,7 +11,7 @@ from torch import nn
 from g2lstm import G2LSTM
 from g2lstm.compression.encodings import Dense, LowRank
 from g2lstm.compression.kernel import KernelSession
-from g2lstm.compression.session import Layer, PlainSession, Softmax, Term
+from g2lstm.compression.session import Layer, PlainSession, Term
 from g2lstm.errors import G2Error
 
 SESSIONS = [PlainSession, KernelSession]
@@ -90,20 +90,22 @@ def test_layers_that_do_not_fit_each_other_are_refused(kind):
     first, second = layers_of(nn.LSTM(5, 7, num_layers=2))
     with pytest.raises(G2Error, match="at least one layer"):
         kind([])
-    with pytest.raises(G2Error, match="a layer of 5 inputs can't read one of 7 units"):
+    with pytest.raises(G2Error, match="a layer of 5 inputs can't read a layer of 7 units"):
         kind([second, first])
     with pytest.raises(G2Error, match="hard gates must be one of .* got 'fi'"):
         kind([first], hard="fi")
-    top = Softmax(Dense(torch.zeros(3, 6).numpy()), np.zeros(3, np.float32))
-    with pytest.raises(G2Error, match="a softmax of 6 columns can't read a layer of 7 units"):
+    top = Layer.softmax(Dense(torch.zeros(3, 6).numpy()), np.zeros(3, np.float32))
+    with pytest.raises(G2Error, match="a softmax of 6 inputs can't read a layer of 7 units"):
         kind([first], softmax=top)
 
 
 def test_a_softmax_checks_itself():
     matrix, bias = Dense(torch.zeros(3, 7).numpy()), np.zeros(3, np.float32)
-    for wrong in (bias[:2], bias.astype(np.float64), bias[None]):
-        with pytest.raises(G2Error, match=r"the bias of a softmax of 3 rows must be float32 \(3,\)"):
-            Softmax(matrix, wrong)
+    for wrong in (bias.astype(np.float64), bias[None]):
+        with pytest.raises(G2Error, match=r"the bias of a layer must be float32 \(V,\)"):
+            Layer.softmax(matrix, wrong)
+    with pytest.raises(G2Error, match="must have 7 columns, and 2 rows for each gate up to the last, got 3 x 7"):
+        Layer.softmax(matrix, bias[:2])
 
 
 @pytest.mark.parametrize("kind", SESSIONS)
@@ -113,7 +115,7 @@ def test_a_softmax_is_on_top(kind):
     wanted = (lstm(x)[0] @ weight.T + bias).log_softmax(-1).detach()
     dense = Dense(weight.numpy())
     for matrix in (dense, LowRank(dense, Dense(np.eye(7, dtype=np.float32)))):
-        session = kind(layers_of(lstm), softmax=Softmax(matrix, bias.numpy()))
+        session = kind(layers_of(lstm), softmax=Layer.softmax(matrix, bias.numpy()))
         assert (session.inputs, session.units, session.outputs) == (5, [7], 11)
         np.testing.assert_allclose(session.sequence(x), wanted, atol=1e-4)
         session.reset()
@@ -135,7 +137,7 @@ def test_layers_check_themselves():
         Term(Dense(torch.zeros(4, 3).numpy()), "h"),
         Term(Dense(torch.zeros(9, 3).numpy()), "h", gate=2),
     ):
-        with pytest.raises(G2Error, match="must have . columns, and 3 rows for each gate up to the fourth"):
+        with pytest.raises(G2Error, match="must have . columns, and 3 rows for each gate up to the last"):
             Layer(2, (term,), bias)
     with pytest.raises(G2Error, match="a residual layer has as many inputs as units, got 2 and 3"):
         Layer(2, (), bias, residual=True)

@@ -11,7 +11,7 @@ from g2lstm import G2LSTM, freeze_
 from g2lstm.compression import kernel
 from g2lstm.compression.kernel import KernelSession
 from g2lstm.compression.model import compress
-from g2lstm.compression.session import PlainSession, Softmax
+from g2lstm.compression.session import Layer, PlainSession
 from g2lstm.compression.stream import TokenSession, can_replace, encoding_of, session_layers, stream
 from g2lstm.errors import G2Error
 from g2lstm.nn.kernel import Found
@@ -136,7 +136,9 @@ def test_a_compressed_language_model_is_within_the_bound(spec, tied):
     session = stream(model)
     found = session.sequence(tokens)
     own, _ = log_probabilities(model, tokens)
-    top = Softmax(encoding_of(model.embedding if tied else model.softmax_weight), model.softmax_bias.detach().numpy())
+    top = Layer.softmax(
+        encoding_of(model.embedding if tied else model.softmax_weight), model.softmax_bias.detach().numpy()
+    )
     layers = [
         replace(layer, residual=not tied and layer.inputs == layer.hidden)
         for lstm in model.layers

@@ -11,7 +11,7 @@ import pytest
 
 from g2lstm.compression.encodings import LowRank
 from g2lstm.compression.kernel import KernelSession
-from g2lstm.compression.session import Layer, Softmax, Term
+from g2lstm.compression.session import Layer, Term
 from tests.compression.stacks import assert_within_bounds, layer, matrix, softmax
 
 
@@ -58,7 +58,7 @@ def test_a_softmax_with_threads(form):
     rng = np.random.default_rng(17)
     layers, top = [layer(20, 300, form, rng)], softmax(10_007, 300, form, rng)
     if form != "int8":
-        top = Softmax(LowRank(matrix("int8", 10_007, 90, rng), matrix("int8", 90, 300, rng)), top.bias)
+        top = Layer.softmax(LowRank(matrix("int8", 10_007, 90, rng), matrix("int8", 90, 300, rng)), top.bias)
     x = rng.normal(size=(5, 20)).astype(np.float32)
     sessions = [KernelSession(layers, "", threads, top) for threads in (1, 2, 3)]
     assert [session.threads for session in sessions] == [1, 2, 3]
