@@ -158,7 +158,7 @@ def test_a_text_alone_needs_no_data(folder, tmp_path):
         (["cache"], "has no recipe.toml"),
         (["g2", "--split", "dev"], "there is no split 'dev'"),
         (["g2", "--split", "none"], "give --text"),
-        (["g2", "--training", "--eval-gate", "hard"], "ask for one of the two"),
+        (["g2", "--training", "--eval-gate", "hard"], "choose one"),
         (["g2", "--eval-gate", "firm"], "eval_gate must be one of"),
     ],
 )

@@ -374,7 +374,7 @@ def test_nothing_is_measured_through_a_link(finished, tmp_path):
     (run / "measured").rename(elsewhere)
     (run / "measured").symlink_to(elsewhere)
     before = {file.name: file.read_bytes() for file in elsewhere.iterdir()}
-    with pytest.raises(G2Error, match="measured is a link to .*, and a run is written into its own folder only"):
+    with pytest.raises(G2Error, match="measured is a link to .*, but a run is only written into its own folder"):
         results.keep(run, Measurement("valid"), {"perplexity": 2.0})
     assert {file.name: file.read_bytes() for file in elsewhere.iterdir()} == before
 
