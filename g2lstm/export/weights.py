@@ -7,8 +7,9 @@ loads the graph; with int8 activations they are multiplied packed too. `Dequanti
 fuses it with the product that follows into one with int8 activations, whose results differ in the third digit.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,56 +57,64 @@ def floats(tensor: Tensor) -> Floats:
 
 
 @dataclass(frozen=True)
-class _Values:
-    """A dense matrix."""
+class _Piece:
+    """Neighbouring matrices of one kind as one: values, or codes with the scales of their groups of columns.
 
-    names: tuple[str, ...]  # of the weights that it consists of
-    values: Floats  # (N, K)
-
-    @property
-    def name(self) -> str:
-        """The name of its constant."""
-        return "+".join(self.names)
-
-
-@dataclass(frozen=True)
-class _Codes:
-    """Codes with scales: value = code · scale of its group of columns."""
+    Attributes:
+        names: of the matrices.
+        numbers: (N, K), float32 values or integer codes.
+        scales: (N, groups); None for values.
+        group: columns per scale; None where a row has one.
+    """
 
     names: tuple[str, ...]
-    codes: npt.NDArray[np.integer[Any]]  # (N, K)
-    scales: Floats  # (N, groups)
-    group: int | None  # columns per group; None where a row has one scale
+    numbers: npt.NDArray[Any]
+    scales: Floats | None
+    group: int | None
 
     @property
     def name(self) -> str:
-        """The prefix of the names of its constants."""
+        """The name of its constant, or the prefix of the names of several."""
         return "+".join(self.names)
 
-    @property
+    @cached_property
     def bits(self) -> int:
-        """Four, eight or sixteen."""
+        """Per number: four, eight or sixteen for codes, 32 for values."""
+        if self.scales is None:
+            return 32
         for bits in (4, 8):
-            if -(2 ** (bits - 1)) <= self.codes.min() and self.codes.max() < 2 ** (bits - 1):
+            if -(2 ** (bits - 1)) <= self.numbers.min() and self.numbers.max() < 2 ** (bits - 1):
                 return bits
         return 16
 
+    @property
     def block(self) -> int | None:
         """The columns per block of `MatMulNBits`; None where no block fits the groups."""
-        columns = self.codes.shape[1]
+        columns = self.numbers.shape[1]
         if self.group is None:  # the one that takes the fewest bytes, including the padding of the last block
             return min(_BLOCKS, key=lambda block: -(-columns // block) * (block * self.bits // 8 + 4))
         return next((block for block in _BLOCKS if self.group % block == 0), None)
 
     def is_packed(self, activations: str) -> bool:
         """Whether products read it packed, instead of expanded to float32."""
-        most_bits = 8 if activations == "int8" else 4
-        return self.bits <= most_bits and self.block() is not None
+        return self.bits <= (8 if activations == "int8" else 4) and self.block is not None
+
+    def with_rows(self, below: "_Piece") -> "_Piece | None":
+        """Both as one, if they are of one kind."""
+        groups = {self.group, below.group} - {None}
+        if self.bits != below.bits or len(groups) > 1:
+            return None
+        names, numbers = self.names + below.names, np.concatenate([self.numbers, below.numbers])
+        if self.scales is None or below.scales is None:
+            return _Piece(names, numbers, None, None)
+        count = max(self.scales.shape[1], below.scales.shape[1])
+        scales = [np.broadcast_to(one, (len(one), count)) for one in (self.scales, below.scales)]
+        return _Piece(names, numbers, np.concatenate(scales), next(iter(groups), None))
 
 
 def product(graph: Graph, x: str, matrices: Sequence[Weight], bias: Floats | None = None) -> str:
     """W x + b for x (..., K), where W has the rows of all the matrices, one after the other."""
-    parts = [_multiply(graph, x, piece) for piece in _merged(matrices)]
+    parts = [_multiply(graph, x, piece) for piece in _pieces(matrices)]
     y = parts[0] if len(parts) == 1 else graph.operators("Concat", parts, 1, axis=-1)[0]
     return y if bias is None else graph.operator("Add", y, graph.constant(bias))
 
@@ -132,7 +141,7 @@ def lookup(graph: Graph, tokens: str, matrix: Weight) -> str:
 def expanded(graph: Graph, matrices: Sequence[Weight]) -> str:
     """The matrices in float32, their rows one after the other; runtimes compute this once, when they load the graph."""
     parts = []
-    for piece in _merged(matrices):
+    for piece in _pieces(matrices):
         assert not isinstance(piece, Weight), "thin matrices are never multiplied out"
         parts.append(_whole(graph, piece))
     return parts[0] if len(parts) == 1 else graph.root.operators("Concat", parts, 1, axis=0)[0]
@@ -140,10 +149,7 @@ def expanded(graph: Graph, matrices: Sequence[Weight]) -> str:
 
 def is_expanded(graph: Graph, matrix: Weight) -> bool:
     """Whether products with a matrix use all of it in float32."""
-    if matrix.is_thin:
-        return False
-    piece = _piece(matrix)
-    return isinstance(piece, _Values) or not piece.is_packed(graph.activations)
+    return not matrix.is_thin and not _piece(matrix).is_packed(graph.activations)
 
 
 def _factors(matrix: Weight) -> tuple[Weight, Weight]:
@@ -151,83 +157,61 @@ def _factors(matrix: Weight) -> tuple[Weight, Weight]:
     return Weight(f"{matrix.name}.left", left, matrix.factor), Weight(f"{matrix.name}.right", right)
 
 
-def _piece(matrix: Weight) -> _Values | _Codes:
+def _piece(matrix: Weight) -> _Piece:
     name, encoding, factor = matrix
     if isinstance(encoding, Coded):
-        return _Codes((name,), encoding.codes, encoding.group_scales * np.float32(factor), encoding.group)
-    return _Values((name,), encoding.decode() * np.float32(factor))
+        return _Piece((name,), encoding.codes, encoding.group_scales * np.float32(factor), encoding.group)
+    return _Piece((name,), encoding.decode() * np.float32(factor), None, None)
 
 
-def _merged(matrices: Sequence[Weight]) -> Iterator[_Values | _Codes | Weight]:
+def _pieces(matrices: Sequence[Weight]) -> list[_Piece | Weight]:
     """Joins neighbours that can be multiplied at once; thin matrices stay by themselves."""
-    before: _Values | _Codes | None = None
+    found: list[_Piece | Weight] = []
     for matrix in matrices:
-        if matrix.is_thin:
-            if before is not None:
-                yield before
-            before = None
-            yield matrix
-            continue
-        piece = _piece(matrix)
-        if before is not None and (joined := _joined(before, piece)) is not None:
-            before = joined
-            continue
-        if before is not None:
-            yield before
-        before = piece
-    if before is not None:
-        yield before
+        piece = matrix if matrix.is_thin else _piece(matrix)
+        above = found[-1] if found else None
+        joined = above.with_rows(piece) if isinstance(above, _Piece) and isinstance(piece, _Piece) else None
+        if joined is None:
+            found.append(piece)
+        else:
+            found[-1] = joined
+    return found
 
 
-def _joined(above: _Values | _Codes, below: _Values | _Codes) -> _Values | _Codes | None:
-    """Both as one, if they are of one kind."""
-    names = above.names + below.names
-    if isinstance(above, _Values) and isinstance(below, _Values):
-        return _Values(names, np.concatenate([above.values, below.values]))
-    if not (isinstance(above, _Codes) and isinstance(below, _Codes)) or above.bits != below.bits:
-        return None
-    groups = {one.group for one in (above, below)} - {None}
-    if len(groups) > 1:
-        return None
-    count = max(one.scales.shape[1] for one in (above, below))
-    scales = [np.broadcast_to(one.scales, (len(one.scales), count)) for one in (above, below)]
-    codes = np.concatenate([above.codes, below.codes])
-    return _Codes(names, codes, np.concatenate(scales), next(iter(groups), None))
-
-
-def _multiply(graph: Graph, x: str, piece: _Values | _Codes | Weight) -> str:
+def _multiply(graph: Graph, x: str, piece: _Piece | Weight) -> str:
     if isinstance(piece, Weight):
         left, right = _factors(piece)
         return product(graph, product(graph, x, [right]), [left])
-    if isinstance(piece, _Codes) and piece.is_packed(graph.activations):
+    if piece.is_packed(graph.activations):
         packed, scales, block = _packed(graph, piece)
-        rows, columns = piece.codes.shape
+        rows, columns = piece.numbers.shape
         sizes = {"K": columns, "N": rows, "bits": piece.bits, "block_size": block}
         accuracy = ACCURACY[graph.activations]
         return graph.operator("MatMulNBits", x, packed, scales, domain=MICROSOFT, accuracy_level=accuracy, **sizes)
-    if isinstance(piece, _Values) and not graph.has(piece.name):
-        return graph.operator("MatMul", x, graph.constant(piece.values.T, f"{piece.name}.transposed"))
+    if piece.scales is None and not graph.has(piece.name):
+        return graph.operator("MatMul", x, graph.constant(piece.numbers.T, f"{piece.name}.transposed"))
     # Runtimes compute nodes of the outermost graph that have only constants once; in a body, maybe at every step.
     return graph.operator("MatMul", x, graph.root.operator("Transpose", _whole(graph, piece), perm=[1, 0]))
 
 
-def _whole(graph: Graph, piece: _Values | _Codes) -> str:
-    if isinstance(piece, _Codes):
+def _whole(graph: Graph, piece: _Piece) -> str:
+    if piece.scales is not None:
         graph.root.expanded.extend(piece.names)
     return _rows(graph.root, piece, None)
 
 
-def _rows(graph: Graph, piece: _Values | _Codes, places: str | None) -> str:
+def _rows(graph: Graph, piece: _Piece, places: str | None) -> str:
     """The rows at these places, (..., K), or all of them, (N, K), in float32."""
 
     def taken(constant: str) -> str:
         return constant if places is None else graph.operator("Gather", constant, places)
 
-    if isinstance(piece, _Values):
-        return taken(graph.constant(piece.values, piece.name))
-    columns, half = piece.codes.shape[1], np.float32(2 ** (piece.bits - 1))
+    if piece.scales is None:
+        return taken(graph.constant(piece.numbers, piece.name))
+    columns, half = piece.numbers.shape[1], np.float32(2 ** (piece.bits - 1))
     if not piece.is_packed(graph.activations):
-        codes = graph.operator("Cast", taken(graph.constant(piece.codes, f"{piece.name}.codes")), to=TensorProto.FLOAT)
+        codes = taken(graph.constant(piece.numbers, f"{piece.name}.codes"))
+        codes = graph.operator("Cast", codes, to=TensorProto.FLOAT)
         scales = piece.scales if piece.group is None else np.repeat(piece.scales, piece.group, axis=1)[:, :columns]
         return graph.operator("Mul", codes, taken(graph.constant(scales, f"{piece.name}.scales")))
     packed, scales_name, block = _packed(graph, piece)
@@ -249,14 +233,15 @@ def _rows(graph: Graph, piece: _Values | _Codes, places: str | None) -> str:
     return graph.operator("Slice", numbers, graph.integers(0), graph.integers(columns), graph.integers(-1))
 
 
-def _packed(graph: Graph, piece: _Codes) -> tuple[str, str, int]:
+def _packed(graph: Graph, piece: _Piece) -> tuple[str, str, int]:
     """Codes (N, blocks, bytes) and scales (N, blocks) as `MatMulNBits` takes them, and the columns per block."""
-    block = piece.block()
+    block = piece.block
     assert block is not None
-    (rows, columns), half = piece.codes.shape, 2 ** (piece.bits - 1)
+    assert piece.scales is not None
+    (rows, columns), half = piece.numbers.shape, 2 ** (piece.bits - 1)
     blocks = -(-columns // block)
     codes = np.full((rows, blocks * block), half, dtype=np.uint8)  # the padding stands for 0
-    codes[:, :columns] = piece.codes + np.int16(half)
+    codes[:, :columns] = piece.numbers + np.int16(half)
     if piece.bits == 4:
         codes = codes[:, 0::2] | (codes[:, 1::2] << 4)
     group = np.zeros(blocks, dtype=np.int64) if piece.group is None else np.arange(blocks) * block // piece.group
