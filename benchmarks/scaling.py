@@ -12,8 +12,7 @@ import torch
 from g2lstm.nn.lstm import G2LSTM
 from g2lstm.tasks.mt.model import TranslationModel
 from g2lstm.tasks.mt.recipe import MtRecipe
-from g2lstm.tasks.recipes import load_recipe
-from g2lstm.tasks.registry import MT
+from g2lstm.tasks.recipes import MT, load_recipe
 
 PAIRS = 4_500_000 * 158_876 // 160_000  # short enough: the share of 160,000 of them
 SOURCE, TARGET = 25.1, 26.7  # tokens of a sentence with <eos>, in the same sample with its own 30,000 sub-words a side

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -75,3 +76,14 @@ print(sorted(set({heavy}) & set(sys.modules)))
 """
     done = python(code)
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_only_tasks_know_which_task_it_is():
+    """Everyone else calls a method of the `Task` or of the `Trained` model."""
+    asks = re.compile(
+        r"isinstance\([^)]*(LanguageModel|TranslationModel|LmRecipe|MtRecipe)"
+        r"""|\.task\w* *(==|!=) *["']|\btask *(==|!=) *["']"""
+    )
+    others = {"text/registry.py", "text/pairs.py"}  # data sets are for one task each
+    found = {str(path.relative_to(PACKAGE)) for path in FILES if asks.search(path.read_text())}
+    assert {name for name in found if not name.startswith("tasks/")} <= others

@@ -27,7 +27,7 @@ def generate(
     Example: `g2lstm generate runs/ptb-small --prompt "the company said" --temperature 0.8`
     """
     from g2lstm.runs.trained import load_as
-    from g2lstm.tasks.registry import LM
+    from g2lstm.tasks.recipes import LM
     from g2lstm.text.tokenize import UNK
 
     trained = load_as(LM, run)

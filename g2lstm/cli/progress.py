@@ -21,7 +21,7 @@ from g2lstm.cli.output import error_console, tell
 
 if TYPE_CHECKING:
     from g2lstm.lab.study.runner import Job
-    from g2lstm.tasks.learner import Validation
+    from g2lstm.tasks.task import Validation
     from g2lstm.training.progress import TrainingProgress
 
 _PREPARING = logging.getLogger("g2lstm.text")

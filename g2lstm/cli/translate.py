@@ -43,7 +43,7 @@ def translate(
     Example: `g2lstm translate runs/multi30k-small --beam 5 < in.de > out.en`
     """
     from g2lstm.runs.trained import load_as
-    from g2lstm.tasks.registry import MT
+    from g2lstm.tasks.recipes import MT
 
     trained = load_as(MT, run)
     lines = _standard_input()

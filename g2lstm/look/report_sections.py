@@ -16,7 +16,7 @@ from g2lstm.look.pictures.style import svg_element
 from g2lstm.look.pictures.training import draw_history, draw_learning, draw_saturation, gate_history, has_saturation
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.records import CompressionReport
-from g2lstm.tasks.registry import task_of
+from g2lstm.tasks.recipes import task_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,8 +19,7 @@ from g2lstm.recipes.files import read_tables, recipe_to_toml, seal, tables_hash
 from g2lstm.recipes.recipe import Recipe
 from g2lstm.runs.records import MAX_BYTES, CompressionReport, MetricsLine, Result, Score, without_none
 from g2lstm.runs.weights import PLAIN, Weights, open_weights
-from g2lstm.tasks.recipes import parse_recipe
-from g2lstm.tasks.registry import TASKS, task_of
+from g2lstm.tasks.recipes import TASKS, parse_recipe, task_of
 from g2lstm.text.tokenize import Tokenizer
 
 TABLE = "compression.json"  # of a compressed run: what compression saves and costs

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.tasks.registry import task_of
+from g2lstm.tasks.recipes import task_of
 from g2lstm.tasks.task import Task, TrainedT
 from g2lstm.tasks.trained import Progress, Scoring, Trained
 

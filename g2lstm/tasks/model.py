@@ -1,13 +1,14 @@
-"""What both models share: options of their layers, checked sizes, and a softmax that may be tied to an embedding."""
+"""What both models share: options of their layers, checked sizes, dropout, and a softmax that may be tied."""
 
 from collections.abc import Mapping
 from typing import TypedDict
 
+import torch
 from torch import Tensor, nn
 
+from g2lstm.errors import G2Error
 from g2lstm.nn.checks import check_count
 from g2lstm.tasks.cross_entropy import cross_entropy
-from g2lstm.tasks.dropout import check_dropout, locked_dropout
 
 
 class GateOptions(TypedDict, total=False):
@@ -26,7 +27,8 @@ def check_settings(sizes: Mapping[str, int], dropouts: Mapping[str, float]) -> N
     for name, size in sizes.items():
         check_count(name, size)
     for name, probability in dropouts.items():
-        check_dropout(name, probability)
+        if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability < 1:
+            raise G2Error(f"{name} is a probability and must lie in [0, 1), got {probability!r}; 0 turns it off")
 
 
 class TokenModel(nn.Module):
@@ -76,3 +78,35 @@ def weight_of(softmax: nn.Module | Tensor) -> Tensor:
     weight = softmax if isinstance(softmax, Tensor) else softmax.weight
     assert isinstance(weight, Tensor)
     return weight
+
+
+def locked_dropout(x: Tensor, probability: float) -> Tensor:
+    """Variational dropout: one mask for all time steps of a sequence, with the kept values scaled up to keep the mean.
+
+    Args:
+        x: (T, B, H).
+        probability: of zeroing a feature of a sequence, in [0, 1).
+    """
+    if probability == 0:
+        return x
+    keep = 1 - probability
+    mask = torch.empty(1, *x.shape[1:], dtype=x.dtype, device=x.device).bernoulli_(keep).div_(keep)
+    return x * mask
+
+
+def word_dropout(embedded: Tensor, tokens: Tensor, vocabulary_size: int, probability: float) -> Tensor:
+    """Drops whole words: a dropped word is zero wherever it occurs, and the others are scaled up to keep the mean.
+
+    This equals zeroing rows of the embedding matrix before the lookup, but does not copy that matrix.
+
+    Args:
+        embedded: (T, B, E), the embeddings of `tokens`.
+        tokens: (T, B), integers below `vocabulary_size`.
+        vocabulary_size: V.
+        probability: of dropping a word, in [0, 1).
+    """
+    if probability == 0:
+        return embedded
+    keep = 1 - probability
+    mask = torch.empty(vocabulary_size, dtype=embedded.dtype, device=embedded.device).bernoulli_(keep).div_(keep)
+    return embedded * mask[tokens].unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""Recipes of all tasks: checked as a whole, with all mistakes reported at once."""
+"""The tasks there are, and their recipes: checked as a whole, with all mistakes reported at once."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -11,9 +11,19 @@ from g2lstm.errors import G2Error
 from g2lstm.recipes.files import apply_overrides, read_tables
 from g2lstm.recipes.problems import MAX_PROBLEMS, problems_of, setting
 from g2lstm.recipes.recipe import Recipe as Recipe
-from g2lstm.tasks.registry import TASKS
+from g2lstm.tasks.lm.training import LmTask
+from g2lstm.tasks.mt.training import MtTask
+from g2lstm.tasks.task import Task
+
+LM, MT = LmTask(), MtTask()
+TASKS: dict[str, Task[Any, Any, Any]] = {task.trained.task: task for task in (LM, MT)}  # by their names in recipes
 
 _MAX_DEPTH = 20  # of tables and lists inside each other; a recipe has three levels
+
+
+def task_of(recipe: Recipe) -> Task[Any, Any, Any]:
+    """The task of a recipe."""
+    return TASKS[recipe.task]
 
 
 def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:

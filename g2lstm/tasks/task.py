@@ -1,24 +1,32 @@
 """What a task is: one kind of model, from its recipe to a model that learns.
 
 `Trained` is what comes out of it. Nothing outside this package asks which task it is dealing with: it calls a method of
-one of the two.
+a `Task`, a `Learner` or a `Trained`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import psutil
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from g2lstm.errors import G2Error
+from g2lstm.nn.record import GateRecord
 from g2lstm.recipes.recipe import Recipe
 from g2lstm.recipes.sections import GateSection
-from g2lstm.tasks.learner import Learner
 from g2lstm.tasks.trained import Trained
 from g2lstm.text.tokenize import Tokenizer
+
+BINS = 20  # of the histograms that training keeps
+_GATES = ("input", "forget")
+
+RecipeT = TypeVar("RecipeT", bound=Recipe)
+ModelT = TypeVar("ModelT", bound=nn.Module)
+TrainedT = TypeVar("TrainedT", bound=Trained, covariant=True)
 
 
 class Work(NamedTuple):
@@ -30,9 +38,83 @@ class Work(NamedTuple):
     batch_tokens: int
 
 
-RecipeT = TypeVar("RecipeT", bound=Recipe)
-ModelT = TypeVar("ModelT", bound=nn.Module)
-TrainedT = TypeVar("TrainedT", bound=Trained, covariant=True)
+class StepLoss(NamedTuple):
+    """The loss of one batch."""
+
+    total: Tensor  # (), to be differentiated
+    nats: float  # -log p per token, without regularisers or smoothing; the mean over processes is that of the batch
+    tokens: int  # predicted in this batch, by all processes together
+
+
+class Validation(NamedTuple):
+    """What a validation found."""
+
+    loss: float  # nats per token
+    scores: dict[str, float]  # for people, by name
+    criterion: float  # chooses the best model and drives the trigger: lower is better, then lower loss
+    gates: Mapping[str, list[int]] = MappingProxyType({})  # by gate, counts of values in each twentieth from 0 to 1
+
+
+class Learner(ABC):
+    """A model, its data, and how they make a loss.
+
+    Attributes:
+        model: the module whose weights are trained and saved.
+        module: a module around the model whose forward call makes the loss, so that DDP can wrap it.
+        device: where to compute.
+        world_size: the number of processes; each reads its own part of every batch.
+    """
+
+    def __init__(self, model: nn.Module, module: nn.Module, device: torch.device | str, world_size: int) -> None:
+        self.model, self.module = model, module
+        self.device, self.world_size = torch.device(device), world_size
+
+    @property
+    @abstractmethod
+    def facts(self) -> dict[str, str]:
+        """Facts about the training data, to be kept with the weights."""
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the user should know before training begins, one line each."""
+        return []
+
+    @abstractmethod
+    def next_batch(self) -> Any | None:
+        """The next batch of this epoch, a named tuple of tensors and numbers; None at its end."""
+
+    @abstractmethod
+    def start_epoch(self) -> None:
+        """Goes back to the beginning of the data."""
+
+    @property
+    @abstractmethod
+    def epoch_progress(self) -> float:
+        """The share of the epoch that has been handed out, in [0, 1]."""
+
+    def rate_scale(self, batch: Any) -> float:
+        """The factor of the learning rate for this batch."""
+        return 1.0
+
+    @abstractmethod
+    def loss(self, module: nn.Module, batch: Any) -> StepLoss:
+        """The loss, through `module`, which may be `self.module` wrapped."""
+
+    @abstractmethod
+    def validate(self) -> Validation:
+        """Evaluates the model as it is."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """The position in the data, and what this process carries from batch to batch: tensors, numbers, strings."""
+
+    @abstractmethod
+    def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
+        """Goes to a saved position.
+
+        Args:
+            states: one per process, in order; there may now be a different number of processes.
+        """
 
 
 class Prepared(NamedTuple):
@@ -51,18 +133,10 @@ class Task(ABC, Generic[RecipeT, ModelT, TrainedT]):
 
     @abstractmethod
     def module(self, recipe: RecipeT, *vocabularies: int) -> ModelT:
-        """The model with fresh weights from torch's generator, however large."""
+        """The model with fresh weights from torch's generator, however large, for vocabularies of these sizes."""
 
     def build(self, recipe: RecipeT, *vocabularies: int) -> ModelT:
-        """The model with fresh weights from torch's generator.
-
-        Args:
-            recipe: the sizes and options.
-            vocabularies: the size of each tokenizer.
-
-        Raises:
-            G2Error: the weights would not fit into memory; they are counted before they exist.
-        """
+        """The model with fresh weights; raises if they would not fit into memory, before they exist."""
         weights = self.count_weights(recipe, *vocabularies)
         memory = psutil.virtual_memory().total
         if 4 * weights > memory:
@@ -82,37 +156,44 @@ class Task(ABC, Generic[RecipeT, ModelT, TrainedT]):
     def prepare(self, recipe: RecipeT, data_dir: Path | None, tokenizers: Sequence[Tokenizer] | None) -> Prepared:
         """Gets the data of a recipe ready for training, the test split too: its faults should show before hours pass.
 
-        Args:
-            recipe: which data, and how to tokenise it.
-            data_dir: a folder that holds the named data sets.
-            tokenizers: use these instead of training new ones.
+        Given tokenizers are used instead of training new ones.
         """
 
     @abstractmethod
     def learner(
         self, recipe: RecipeT, data: Prepared, *, device: torch.device | str = "cpu", rank: int = 0, world_size: int = 1
     ) -> Learner:
-        """A new model with its data, ready for the training loop.
-
-        Args:
-            recipe: how to train.
-            data: from `prepare`.
-            device: where to compute.
-            rank: which of the processes this is.
-            world_size: how many processes there are.
-        """
+        """A new model with its data, from `prepare`, ready for the training loop."""
 
     @abstractmethod
     def work(self, recipe: RecipeT, words: int, sentence: int) -> Work:
-        """What training costs.
-
-        Args:
-            recipe: the sizes.
-            words: the size of the vocabulary.
-            sentence: the usual number of tokens in a sentence.
-        """
+        """What training costs with a vocabulary of so many words, where a sentence usually has so many tokens."""
 
 
 def gate_options(section: GateSection) -> dict[str, Any]:
     """The options of `G2LSTM` that a recipe has."""
     return {name: getattr(section, name) for name in GateSection.model_fields}
+
+
+def saturation(record: GateRecord | None) -> dict[str, float]:
+    """The share of values below 0.1 or above 0.9, by LSTM and gate: {"saturation/layers.0/input": 0.31, ...}."""
+    shares: dict[str, float] = {}
+    for name, calls in (record or {}).items():
+        for gate in _GATES:
+            values = [value for call in calls for value in getattr(call, gate)]
+            counts = [((value < 0.1) | (value > 0.9)).sum().item() for value in values]
+            known = sum(value.isfinite().sum().item() for value in values)
+            shares[f"saturation/{name}/{gate}"] = sum(counts) / max(known, 1)
+    return shares
+
+
+def histograms(record: GateRecord | None) -> dict[str, list[int]]:
+    """For each gate of all LSTMs together, how many values are in each twentieth from 0 to 1."""
+    counts = {gate: torch.zeros(BINS, dtype=torch.int64) for gate in _GATES}
+    for calls in (record or {}).values():
+        for call in calls:
+            for gate, count in counts.items():
+                for value in getattr(call, gate):
+                    codes = (value[value.isfinite()] * BINS).int().clamp_(max=BINS - 1)
+                    count += torch.bincount(codes, minlength=BINS).cpu()
+    return {gate: count.tolist() for gate, count in counts.items()}

@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from g2lstm.errors import G2Error
 from g2lstm.recipes.sections import NtAsgd, TrainSection
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.tasks.learner import Learner, Validation
+from g2lstm.tasks.task import Learner, Validation
 from g2lstm.training.checkpoint import latest_checkpoint, save_checkpoint, write_state
 from g2lstm.training.environment import Interrupted, Signals
 from g2lstm.training.observe import Metrics, Observer, Silent

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Protocol
 
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.tasks.learner import Validation
+from g2lstm.tasks.task import Validation
 from g2lstm.training.progress import TrainingProgress
 
 _SECONDS_BETWEEN_LINES = 5.0

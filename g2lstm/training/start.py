@@ -13,9 +13,8 @@ from g2lstm.files import is_disk_full
 from g2lstm.recipes.files import differences
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load
-from g2lstm.tasks.learner import Learner
-from g2lstm.tasks.recipes import Recipe, load_recipe, parse_recipe
-from g2lstm.tasks.registry import task_of
+from g2lstm.tasks.recipes import Recipe, load_recipe, parse_recipe, task_of
+from g2lstm.tasks.task import Learner
 from g2lstm.tasks.trained import Trained
 from g2lstm.text.tokenize import Tokenizer
 from g2lstm.training.environment import denormals_flushed, one_at_a_time, own_accelerator

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from g2lstm.errors import G2Error
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.tasks.learner import Learner
+from g2lstm.tasks.task import Learner
 from g2lstm.training.optim import NonMonotoneAveraging, load_optimizer_state, optimizer_state
 from g2lstm.training.processes import gathered, noise_seed
 

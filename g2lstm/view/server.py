@@ -23,7 +23,7 @@ from g2lstm.errors import G2Error
 from g2lstm.look.counts import HIGH, LOW
 from g2lstm.look.pictures.style import css_variables
 from g2lstm.tasks.reading import GATES, LayerReading, Reading
-from g2lstm.tasks.registry import task_of
+from g2lstm.tasks.recipes import task_of
 from g2lstm.version import __version__
 from g2lstm.view.guard import Guard
 from g2lstm.view.run import NotReadyError, ViewedRun

@@ -19,8 +19,8 @@ from g2lstm.nn.mode import evaluating
 from g2lstm.tasks.lm.evaluate import perplexity
 from g2lstm.tasks.lm.generate import generate
 from g2lstm.tasks.lm.model import LanguageModel
+from g2lstm.tasks.mt.beam import translate
 from g2lstm.tasks.mt.model import TranslationModel
-from g2lstm.tasks.mt.translate import translate
 from tests.compression.twins import twin_of
 
 SPECS = [

@@ -9,8 +9,8 @@ from g2lstm.compression.model import compress
 from g2lstm.export.onnx import export_onnx
 from g2lstm.nn.mode import evaluating
 from g2lstm.tasks.lm.model import LanguageModel
+from g2lstm.tasks.mt.beam import translate
 from g2lstm.tasks.mt.model import TranslationModel
-from g2lstm.tasks.mt.translate import translate
 from tests.export.sessions import TOLERANCE, open_session, operators, run
 
 pytestmark = pytest.mark.filterwarnings("ignore:become float32")

@@ -4,8 +4,7 @@ import torch
 
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.mt.trained import SOURCE_TOKENIZER, TARGET_TOKENIZER
-from g2lstm.tasks.recipes import parse_recipe
-from g2lstm.tasks.registry import LM, MT
+from g2lstm.tasks.recipes import LM, MT, parse_recipe
 from g2lstm.text.grammar import grammar_pairs
 from g2lstm.text.pairs import PairFiles, prepare_tokenizers
 from g2lstm.text.tokenize import train_bpe_tokenizer, train_word_tokenizer

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from g2lstm import G2Error
 from g2lstm.recipes.files import recipe_to_toml
-from g2lstm.tasks import registry
+from g2lstm.tasks import recipes
 from g2lstm.tasks.recipes import load_recipe, parse_recipe
 from tests.fuzz import SHORT, changed, damaged, fuzzed
 
@@ -101,8 +101,8 @@ def test_sizes_beyond_all_reason_are_refused_by_the_recipe(tables, key):
 @pytest.mark.parametrize(
     ("tables", "build"),
     [
-        (LM, lambda recipe: registry.LM.build(recipe, 2**31)),
-        (MT, lambda recipe: registry.MT.build(recipe, 9, 9)),
+        (LM, lambda recipe: recipes.LM.build(recipe, 2**31)),
+        (MT, lambda recipe: recipes.MT.build(recipe, 9, 9)),
     ],
     ids=["lm", "mt"],
 )
@@ -119,7 +119,7 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_made(tables, build):
 def test_counting_weights_draws_no_random_numbers():
     recipe = parse_recipe({**LM, "model": {"hidden": 4, "embedding": 3, "layers": 2}})
     torch.manual_seed(3)
-    counted = registry.LM.build(recipe, 5)
+    counted = recipes.LM.build(recipe, 5)
     torch.manual_seed(3)
-    plain = registry.LM.module(recipe, 5)
+    plain = recipes.LM.module(recipe, 5)
     assert all(map(torch.equal, counted.parameters(), plain.parameters()))

@@ -1,6 +1,6 @@
 import torch
 
-from g2lstm.tasks.dropout import locked_dropout, word_dropout
+from g2lstm.tasks.model import locked_dropout, word_dropout
 
 
 def test_locked_mask_is_one_for_all_steps():

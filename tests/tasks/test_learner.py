@@ -3,7 +3,7 @@
 import torch
 
 from g2lstm.nn.gate import Gates
-from g2lstm.tasks.learner import saturation
+from g2lstm.tasks.task import saturation
 
 
 def test_a_record_made_by_hand():

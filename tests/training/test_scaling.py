@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from torch.distributed.run import get_args_parser
 
-from g2lstm.tasks.recipes import load_recipe
-from g2lstm.tasks.registry import MT
+from g2lstm.tasks.recipes import MT, load_recipe
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs/scaling.md").read_text()

@@ -19,7 +19,7 @@ from g2lstm.tasks.lm.recipe import LmRecipe
 from g2lstm.tasks.lm.training import LanguageModelLearner
 from g2lstm.tasks.mt.recipe import MtRecipe
 from g2lstm.tasks.mt.training import TranslationLearner
-from g2lstm.tasks.registry import LM, MT
+from g2lstm.tasks.recipes import LM, MT
 from g2lstm.text.corpus import prepare_stream, prepare_tokenizer
 from g2lstm.text.pairs import PairCorpus, PairFiles, prepare_pairs, prepare_tokenizers
 

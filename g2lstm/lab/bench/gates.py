@@ -15,8 +15,7 @@ from g2lstm.runs.compressed import Show
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load
 from g2lstm.tasks.reading import in_mode
-from g2lstm.tasks.recipes import load_recipe
-from g2lstm.tasks.registry import task_of
+from g2lstm.tasks.recipes import load_recipe, task_of
 from g2lstm.tasks.trained import Passes, Trained
 from g2lstm.text.corpus import prepare_tokenizer
 from g2lstm.text.registry import lm_files

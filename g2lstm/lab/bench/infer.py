@@ -23,8 +23,8 @@ from g2lstm.runs.compressed import Show
 from g2lstm.runs.trained import load_as
 from g2lstm.tasks.lm.evaluate import score
 from g2lstm.tasks.lm.trained import TrainedLanguageModel
-from g2lstm.tasks.mt.translate import translate
-from g2lstm.tasks.registry import LM, MT
+from g2lstm.tasks.mt.beam import translate
+from g2lstm.tasks.recipes import LM, MT
 
 PEERS = {
     "torch.nn.LSTM float32": peers.torch_float32,

@@ -15,9 +15,9 @@ from g2lstm.nn.lstm import G2LSTM
 from g2lstm.nn.random import draw_noise
 from g2lstm.runs.compressed import Show
 from g2lstm.tasks.cross_entropy import cross_entropy
-from g2lstm.tasks.dropout import locked_dropout, word_dropout
 from g2lstm.tasks.lm.model import LanguageModel
 from g2lstm.tasks.lm.training import activation_regulariser, temporal_regulariser, training_loss
+from g2lstm.tasks.model import locked_dropout, word_dropout
 from g2lstm.tasks.mt.model import Attention, TranslationModel
 
 TIME = (Field("milliseconds", "ms", ".0f"), Field("ratio", "ratio", ".2f"))

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from g2lstm.recipes.sections import NtAsgd
-from g2lstm.tasks.recipes import Recipe
-from g2lstm.tasks.registry import task_of
+from g2lstm.tasks.recipes import Recipe, task_of
 
 HOW = (
     "Times are for all epochs on the whole data set, at 6 operations for each weight and token and 75 GFLOP/s per "

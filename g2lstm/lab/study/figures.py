@@ -20,7 +20,7 @@ from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load_as
 from g2lstm.tasks.mt.trained import TrainedTranslationModel
 from g2lstm.tasks.reading import Reading
-from g2lstm.tasks.registry import MT
+from g2lstm.tasks.recipes import MT
 from g2lstm.tasks.trained import Progress
 
 PAIRS = 10_000  # of the training set, as in the paper

@@ -16,8 +16,8 @@ from g2lstm.lab.study.estimate import Estimate, estimate
 from g2lstm.lab.study.plan import Measurement, PlannedRun, Study
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load, score
-from g2lstm.tasks.learner import Validation
 from g2lstm.tasks.recipes import Recipe
+from g2lstm.tasks.task import Validation
 from g2lstm.tasks.trained import Progress, Scoring, Trained
 from g2lstm.training.observe import Observer
 from g2lstm.training.progress import TrainingProgress

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from g2lstm.compression.stream import StreamParts
 from g2lstm.errors import G2Error
 from g2lstm.nn.lstm import G2LSTM, GatedLSTM
-from g2lstm.tasks.dropout import word_dropout
-from g2lstm.tasks.model import GateOptions, TokenModel, check_settings
+from g2lstm.tasks.model import GateOptions, TokenModel, check_settings, word_dropout
 
 if TYPE_CHECKING:
     from g2lstm.tasks.lm.onnx import LanguageModelExporter

@@ -1,9 +1,10 @@
-"""How a language model learns: the AWD-LSTM's loss, windows of text, validation."""
+"""Language modelling as a task: data, the AWD-LSTM's loss, windows of text, validation."""
 
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import repeat
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -13,10 +14,23 @@ from g2lstm.errors import G2Error
 from g2lstm.nn.mode import evaluating
 from g2lstm.nn.record import GateRecord, record_gates
 from g2lstm.tasks.cross_entropy import cross_entropy
-from g2lstm.tasks.learner import StepLoss, Validation, histograms, saturation
 from g2lstm.tasks.lm.model import LanguageModel, State, detach_state
 from g2lstm.tasks.lm.recipe import LmRecipe
-from g2lstm.text.corpus import TokenStream
+from g2lstm.tasks.lm.trained import TrainedLanguageModel
+from g2lstm.tasks.task import (
+    Learner,
+    Prepared,
+    StepLoss,
+    Task,
+    Validation,
+    Work,
+    gate_options,
+    histograms,
+    saturation,
+)
+from g2lstm.text.corpus import TokenStream, prepare_stream, prepare_tokenizer
+from g2lstm.text.registry import lm_files
+from g2lstm.text.tokenize import Tokenizer
 from g2lstm.text.windows import Columns, Window, learning_rate_scale, sample_bptt
 
 
@@ -85,18 +99,10 @@ class LanguageModelLoss(nn.Module):
         return loss.total, loss.cross_entropy, out.state
 
 
-class LanguageModelLearner:
-    """Reads windows down the columns of a text, carrying the state from one to the next.
+class LanguageModelLearner(Learner):
+    """Reads windows down the columns of a text, carrying the state from one to the next; each process has columns."""
 
-    Args:
-        recipe: how to train.
-        model: the model to train.
-        train: the training tokens.
-        valid: the validation tokens.
-        device: where to compute.
-        rank: which of the processes this is; it reads its own columns.
-        world_size: the number of processes.
-    """
+    model: LanguageModel
 
     def __init__(
         self,
@@ -112,14 +118,10 @@ class LanguageModelLearner:
         _check_length("training", train, "train.batch_size", recipe.train.batch_size)
         _check_length("validation", valid, "evaluate.batch_size", recipe.evaluate.batch_size)
         self.settings = recipe.train
-        self.model = model
-        self.module = LanguageModelLoss(
-            model, recipe.train.activation_regularisation, recipe.train.temporal_regularisation
-        )
-        self.device = torch.device(device)
+        alpha, beta = recipe.train.activation_regularisation, recipe.train.temporal_regularisation
+        super().__init__(model, LanguageModelLoss(model, alpha, beta), device, world_size)
         self.columns = Columns(train, recipe.train.batch_size, rank=rank, world_size=world_size)
         self.rank = rank
-        self.world_size = world_size
         self.valid = Columns(valid, recipe.evaluate.batch_size, keep_tail=True)
         self.valid_steps = recipe.evaluate.bptt
         # Every process draws the same lengths, so that their windows have the same shape.
@@ -138,11 +140,6 @@ class LanguageModelLearner:
             "train_tokens": str(len(self.columns.stream)),
             "valid_sha256": self.valid.stream.text_sha256,
         }
-
-    @property
-    def remarks(self) -> list[str]:
-        """Nothing to remark."""
-        return []
 
     def start_epoch(self) -> None:
         """Goes back to the first row, with zero states."""
@@ -240,3 +237,70 @@ def _check_length(what: str, stream: TokenStream, key: str, batch_size: int) -> 
 
 def _outline(state: State) -> list[tuple[torch.Size, torch.dtype]]:
     return [(part.shape, part.dtype) for layer in state for part in layer]
+
+
+class LmTask(Task[LmRecipe, LanguageModel, TrainedLanguageModel]):
+    """Language modelling."""
+
+    recipe = LmRecipe
+    trained = TrainedLanguageModel
+
+    def module(self, recipe: LmRecipe, *vocabularies: int) -> LanguageModel:
+        """The model that a recipe describes."""
+        (size,), model, dropout = vocabularies, recipe.model, recipe.model.dropout
+        return LanguageModel(
+            size,
+            model.embedding,
+            model.hidden,
+            model.layers,
+            tied=model.tied,
+            residual=model.residual,
+            word_dropout=dropout.words,
+            input_dropout=dropout.input,
+            between_dropout=dropout.between,
+            output_dropout=dropout.output,
+            **gate_options(model),
+        )
+
+    def prepare(self, recipe: LmRecipe, data_dir: Path | None, tokenizers: Sequence[Tokenizer] | None) -> Prepared:
+        """Tokenises the text."""
+        data = recipe.data
+        files = lm_files(data.name, None if data.path is None else Path(data.path), data_dir)
+        if tokenizers is None:
+            tokenizers = [
+                prepare_tokenizer(
+                    files["train"],
+                    data.tokenizer,
+                    vocabulary=data.vocabulary,
+                    min_frequency=data.min_frequency,
+                    lowercase=data.lowercase,
+                )
+            ]
+        train, valid, _ = (prepare_stream(files[split], *tokenizers) for split in ("train", "valid", "test"))
+        return Prepared(tuple(tokenizers), train, valid)
+
+    def learner(
+        self,
+        recipe: LmRecipe,
+        data: Prepared,
+        *,
+        device: torch.device | str = "cpu",
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> LanguageModelLearner:
+        """A new model that reads windows of the text."""
+        size = len(data.tokenizers[0])
+        model = self.build(recipe, size)
+        if recipe.train.frequency_bias:
+            model.predict_frequencies(torch.from_numpy(data.train.counts(size)))
+        model.to(device)
+        return LanguageModelLearner(
+            recipe, model, data.train, data.valid, device=device, rank=rank, world_size=world_size
+        )
+
+    def work(self, recipe: LmRecipe, words: int, sentence: int) -> Work:
+        """Every token goes through all weights except the embedding, in which it is looked up."""
+        model, weights = recipe.model, self.count_weights(recipe, words)
+        lookup = 0 if model.tied else words * model.embedding
+        batch = recipe.train.batch_size * recipe.train.bptt
+        return Work(weights, weights - lookup, model.layers * model.hidden, batch)

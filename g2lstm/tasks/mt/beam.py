@@ -1,49 +1,21 @@
-"""Beam search: the likeliest sentences of a model that predicts one word at a time, for many sentences at once."""
+"""Translation by beam search: the likeliest sentences of a model that predicts one word at a time, in batches."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import NamedTuple, Protocol, Self, TypeVar
+from typing import NamedTuple, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
 from g2lstm.errors import G2Error
+from g2lstm.nn.mode import evaluating
+from g2lstm.tasks.mt.model import DecoderState, StepOutput, TranslationModel
+from g2lstm.tasks.trained import Progress
 
-
-class SearchState(Protocol):
-    """What a model remembers of B sentences with K hypotheses each."""
-
-    def select(self, sentences: Tensor, hypotheses: Tensor) -> Self:
-        """Keeps sentences (B',); hypothesis k of sentence b goes on from what was hypotheses[b, k], (B', K')."""
-
-
-S = TypeVar("S", bound=SearchState)
-S_co = TypeVar("S_co", bound=SearchState, covariant=True)
-
-
-class StepOutput(Protocol[S_co]):
-    """What a model predicts for the next word; S is the length of the source, V the size of the target vocabulary."""
-
-    @property
-    def log_probabilities(self) -> Tensor:
-        """Log-probabilities of the next word, (B, K, V)."""
-
-    @property
-    def state(self) -> S_co:
-        """The state after the step."""
-
-    @property
-    def attention(self) -> Tensor:
-        """Where the model looked, (B, K, S)."""
-
-
-class Step(Protocol[S]):
-    """One step of a model."""
-
-    def __call__(self, tokens: Tensor, state: S, /) -> StepOutput[S]:
-        """Reads the last word of each hypothesis, tokens (B, K)."""
+MAX_SOURCE = 1000  # tokens; a longer line is rarely a sentence
+_USUAL_LENGTH = 50  # batches of longer sources have fewer sentences, to limit memory
 
 
 @dataclass(frozen=True)
@@ -63,9 +35,96 @@ class Hypothesis:
     attention: Tensor | None = field(default=None, compare=False)
 
 
+class SearchOptions(TypedDict, total=False):
+    """Options of `beam_search` that `translate` passes on; their meaning and defaults are described there."""
+
+    beam: int
+    length_penalty: float
+    n_best: int
+    forbidden: Sequence[int]
+    keep_attention: bool
+
+
+def translate(
+    model: TranslationModel,
+    sources: Sequence[Sequence[int]],
+    *,
+    source_eos: int,
+    target_eos: int,
+    max_length: int | None = None,
+    max_source: int | None = MAX_SOURCE,
+    batch_size: int = 64,
+    eval_gate: str | None = None,
+    progress: Progress | None = None,
+    **options: Unpack[SearchOptions],
+) -> list[list[Hypothesis]]:
+    """The best translations of each source, best first. An empty source has one translation, which is empty.
+
+    Args:
+        model: the model; its mode and gates are restored at the end.
+        sources: token ids of each sentence, without `<eos>`.
+        source_eos: the id of `<eos>` in the source vocabulary.
+        target_eos: the id of `<eos>` in the target vocabulary.
+        max_length: the maximum number of tokens before `<eos>`; by default twice the source and ten more.
+        max_source: sources with more tokens are an error; None for no limit.
+        batch_size: sentences translated at a time, fewer if they are long. It does not change the result, except for
+            rounding where a compressed model translates one at a time.
+        eval_gate: "soft", "tempered" or "hard"; None for the model's own.
+        progress: called with the sentences translated so far and the total.
+        options: those of the search; a kept attention is (len(tokens) + 1, len(source) + 1).
+    """
+    for name, value in {"batch_size": batch_size, "max_length": max_length}.items():
+        if value is not None and value < 1:
+            raise G2Error(f"{name} must be at least 1, got {value}")
+    for line, source in enumerate(sources, start=1):
+        if max_source is not None and len(source) > max_source:
+            raise G2Error(
+                f"line {line} has {len(source)} tokens, more than max_source, which is {max_source}; "
+                "split it into sentences, or raise --max-source"
+            )
+    results = [[Hypothesis([], 0.0, 0.0)] for _ in sources]
+    done = sum(not len(source) for source in sources)
+    device = model.softmax_bias.device
+    with evaluating(model, eval_gate), torch.inference_mode():
+        for places in _batches([len(source) for source in sources], batch_size):
+            batch = [sources[place] for place in places]
+            lengths = torch.tensor([len(source) for source in batch])
+            memory = model.encode(_pad(batch, source_eos).to(device), lengths + 1)
+            limits = 2 * lengths + 10 if max_length is None else torch.full_like(lengths, max_length)
+            start, limits = model.start(memory), limits.to(device)
+            found = beam_search(model.step, start, len(batch), eos=target_eos, max_lengths=limits, **options)
+            for place, best in zip(places, found, strict=True):
+                results[place] = [_without_padding(one, len(sources[place]) + 1) for one in best]
+            done += len(places)
+            if progress is not None:
+                progress(done, len(sources))
+    return results
+
+
+def _batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+    """The indices of non-empty sources in batches, the longest first, so that a lack of memory shows at once."""
+    order = sorted((place for place, length in enumerate(lengths) if length), key=lambda place: -lengths[place])
+    while order:
+        size = max(1, min(batch_size, batch_size * _USUAL_LENGTH // lengths[order[0]]))
+        yield order[:size]
+        order = order[size:]
+
+
+def _pad(sources: Sequence[Sequence[int]], eos: int) -> Tensor:
+    """Sources as (S, B), each ended and padded with `<eos>`; the longest comes first."""
+    size = len(sources[0]) + 1
+    return torch.tensor([[*source, *[eos] * (size - len(source))] for source in sources]).t()
+
+
+def _without_padding(hypothesis: Hypothesis, size: int) -> Hypothesis:
+    if hypothesis.attention is None:
+        return hypothesis
+    return replace(hypothesis, attention=hypothesis.attention[:, :size].clone())
+
+
 def beam_search(
-    step: Step[S],
-    state: S,
+    step: Callable[[Tensor, DecoderState], StepOutput],
+    state: DecoderState,
     batch: int,
     *,
     eos: int,
@@ -84,7 +143,7 @@ def beam_search(
     beat the best `n_best`, which only saves time. It then leaves the batch.
 
     Args:
-        step: reads a word of each hypothesis and predicts the next.
+        step: reads a word of each hypothesis, (B, K), and predicts the next.
         state: the state before the first word, with one hypothesis per sentence.
         batch: B, the number of sentences.
         eos: the id of `<eos>`, which begins and ends each sentence.

@@ -14,11 +14,11 @@ from torch.nn.utils.rnn import pad_sequence
 from g2lstm.errors import G2Error
 from g2lstm.nn.mode import evaluating
 from g2lstm.nn.record import record_gates
+from g2lstm.tasks.mt.beam import MAX_SOURCE, translate
 from g2lstm.tasks.mt.bleu import bleu_by_sentence, score
 from g2lstm.tasks.mt.detokenize import check_language, detokenize
 from g2lstm.tasks.mt.model import TranslationModel
 from g2lstm.tasks.mt.recipe import MtRecipe
-from g2lstm.tasks.mt.translate import MAX_SOURCE, replace_unknown, translate
 from g2lstm.tasks.reading import Reading, check_length, column, encode, in_mode, layer_readings, unknown_places
 from g2lstm.tasks.trained import (
     Metric,
@@ -317,3 +317,18 @@ class TrainedTranslationModel(Trained):
         lengths = torch.tensor([len(each) for each in ids])
         self.model.encode(pad_sequence(ids).to(self.model.softmax_bias.device), lengths)
         return sources
+
+
+def replace_unknown(words: Sequence[str], source: Sequence[str], attention: Tensor, *, unknown: str) -> list[str]:
+    """Replaces each unknown word of a translation by the source word that was attended to most.
+
+    Args:
+        words: the words of the translation.
+        source: the words of the source, one token each.
+        attention: (len(words) + 1, len(source) + 1), as in a `Hypothesis`; `<eos>` is never copied.
+        unknown: the token of unknown words.
+    """
+    if not source:
+        return list(words)
+    places = attention[: len(words), : len(source)].argmax(dim=1).tolist()
+    return [source[place] if word == unknown else word for word, place in zip(words, places, strict=True)]

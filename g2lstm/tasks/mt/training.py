@@ -1,8 +1,9 @@
-"""How a translation model learns: its loss, batches of pairs, validation."""
+"""Translation as a task: data, loss, batches of pairs, validation."""
 
 import math
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,13 +13,23 @@ from g2lstm.errors import G2Error
 from g2lstm.nn.mode import evaluating
 from g2lstm.nn.record import GateRecord, record_gates
 from g2lstm.tasks.cross_entropy import cross_entropy, smoothing_penalty
-from g2lstm.tasks.learner import StepLoss, Validation, histograms, saturation
 from g2lstm.tasks.mt.bleu import can_be_scored, corpus_bleu
 from g2lstm.tasks.mt.model import TranslationModel
 from g2lstm.tasks.mt.recipe import MtRecipe
 from g2lstm.tasks.mt.trained import TrainedTranslationModel
+from g2lstm.tasks.task import (
+    Learner,
+    Prepared,
+    StepLoss,
+    Task,
+    Validation,
+    Work,
+    gate_options,
+    histograms,
+    saturation,
+)
 from g2lstm.text.batches import PairBatch, TrainingBatches, evaluation_batches
-from g2lstm.text.pairs import PairCorpus, read_pairs
+from g2lstm.text.pairs import PairCorpus, mt_files, prepare_pairs, prepare_tokenizers, read_pairs
 from g2lstm.text.tokenize import Tokenizer
 
 
@@ -42,19 +53,10 @@ class TranslationLoss(nn.Module):
         return total, nats.detach()
 
 
-class TranslationLearner:
-    """Reads batches of sentence pairs of similar length, in a new order each epoch.
+class TranslationLearner(Learner):
+    """Reads batches of sentence pairs of similar length, in a new order each epoch; `valid` needs its texts."""
 
-    Args:
-        recipe: how to train.
-        model: the model to train.
-        train: the training pairs.
-        valid: the validation pairs, with their texts.
-        tokenizers: for source and target.
-        device: where to compute.
-        rank: which of the processes this is; it reads its own part of each batch.
-        world_size: the number of processes.
-    """
+    model: TranslationModel
 
     def __init__(
         self,
@@ -68,14 +70,11 @@ class TranslationLearner:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
+        super().__init__(model, TranslationLoss(model, recipe.train.label_smoothing), device, world_size)
         self.recipe = recipe
-        self.model = model
-        self.module = TranslationLoss(model, recipe.train.label_smoothing)
         self.valid = valid
         self.tokenizers = tokenizers
         self.translator = TrainedTranslationModel(recipe, model, *tokenizers)
-        self.device = torch.device(device)
-        self.world_size = world_size
         self.batches = self._batches(train, rank, world_size)
         self.epoch = self.index = 0
         self.plan = self.batches.plan(0)
@@ -137,10 +136,6 @@ class TranslationLearner:
         batch = self.batches.batch(self.plan, self.index)
         self.index += 1
         return batch
-
-    def rate_scale(self, batch: PairBatch) -> float:
-        """The same for all batches."""
-        return 1.0
 
     def loss(self, module: nn.Module, batch: PairBatch) -> StepLoss:
         """The mean over the batch of all processes; gradients are averaged, so each process counts by its tokens."""
@@ -230,3 +225,74 @@ def hide_padding(record: GateRecord, batch: PairBatch) -> None:
     for name, calls in record.items():
         is_token = is_source if name.startswith("encoder.") else batch.targets >= 0
         calls[-1] = calls[-1].known(is_token.to(calls[-1].input[0].device))
+
+
+class MtTask(Task[MtRecipe, TranslationModel, TrainedTranslationModel]):
+    """Translation."""
+
+    recipe = MtRecipe
+    trained = TrainedTranslationModel
+
+    def module(self, recipe: MtRecipe, *vocabularies: int) -> TranslationModel:
+        """The model that a recipe describes."""
+        (source, target), model, dropout = vocabularies, recipe.model, recipe.model.dropout
+        return TranslationModel(
+            source,
+            target,
+            model.embedding,
+            model.hidden,
+            model.layers,
+            _decoder_layers(recipe),
+            tied=model.tied,
+            residual=model.residual,
+            input_dropout=dropout.input,
+            between_dropout=dropout.between,
+            output_dropout=dropout.output,
+            **gate_options(model),
+        )
+
+    def prepare(self, recipe: MtRecipe, data_dir: Path | None, tokenizers: Sequence[Tokenizer] | None) -> Prepared:
+        """Tokenises both sides of the pairs."""
+        data = recipe.data
+        folder = None if data.path is None else Path(data.path)
+        files = mt_files(data.name, folder, data.source, data.target, data_dir)
+        if tokenizers is None:
+            tokenizers = prepare_tokenizers(
+                files["train"],
+                data.tokenizer,
+                vocabulary=data.vocabulary,
+                joint=data.joint,
+                min_frequency=data.min_frequency,
+                lowercase=data.lowercase,
+                is_tokenized=data.is_tokenized,
+            )
+        train, valid, _ = (prepare_pairs(files[split], *tokenizers) for split in ("train", "valid", "test"))
+        return Prepared(tuple(tokenizers), train, valid)
+
+    def learner(
+        self,
+        recipe: MtRecipe,
+        data: Prepared,
+        *,
+        device: torch.device | str = "cpu",
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> TranslationLearner:
+        """A new model that reads batches of pairs."""
+        source, target = data.tokenizers
+        model = self.build(recipe, len(source), len(target)).to(device)
+        return TranslationLearner(
+            recipe, model, data.train, data.valid, (source, target), device=device, rank=rank, world_size=world_size
+        )
+
+    def work(self, recipe: MtRecipe, words: int, sentence: int) -> Work:
+        """One half of the model reads the source and the other the target: a token goes through half the weights."""
+        model, train = recipe.model, recipe.train
+        weights = self.count_weights(recipe, words, words)
+        used = (weights - words * model.embedding) // 2
+        units = (model.layers + _decoder_layers(recipe)) * model.hidden
+        return Work(weights, used, units, train.batch_tokens or 2 * sentence * (train.batch_size or 1))
+
+
+def _decoder_layers(recipe: MtRecipe) -> int:
+    return recipe.model.layers if recipe.model.decoder_layers is None else recipe.model.decoder_layers

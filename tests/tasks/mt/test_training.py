@@ -9,11 +9,10 @@ from accelerate import Accelerator
 from torch.nn import functional as F
 
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.tasks.learner import Validation
 from g2lstm.tasks.mt import training as mt
 from g2lstm.tasks.mt.training import TranslationLearner, TranslationLoss
-from g2lstm.tasks.recipes import parse_recipe
-from g2lstm.tasks.registry import MT
+from g2lstm.tasks.recipes import MT, parse_recipe
+from g2lstm.tasks.task import Validation
 from g2lstm.text.pairs import PairFiles, prepare_pairs, prepare_tokenizers
 from g2lstm.training.environment import Interrupted
 from g2lstm.training.loop import Trainer

@@ -3,8 +3,9 @@ import torch
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.mode import lstms
+from g2lstm.tasks.mt.beam import translate
 from g2lstm.tasks.mt.model import TranslationModel
-from g2lstm.tasks.mt.translate import replace_unknown, translate
+from g2lstm.tasks.mt.trained import replace_unknown
 
 SOURCE_EOS, TARGET_EOS = 2, 1
 SOURCES = [[3, 4, 5], [], [6], [7, 8, 9, 10, 11, 12, 3], [4], [], [5, 5, 5, 5, 5]]
