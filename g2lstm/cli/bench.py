@@ -37,7 +37,7 @@ def layer(
 
     with bar() as show:
         report = measure(shapes or SHAPES, rounds, show)
-    _show(as_json, report, threads=_threads())
+    print_reports(as_json, report, threads=_threads())
 
 
 @app.command()
@@ -55,7 +55,7 @@ def train(
 
     with bar() as show:
         report = MEASUREMENTS[task](rounds, show)
-    _show(as_json, report, threads=_threads())
+    print_reports(as_json, report, threads=_threads())
 
 
 @app.command()
@@ -84,58 +84,10 @@ def infer(
         else:
             measure = bench.MEASUREMENTS[RunDirectory.open(run, task=task).recipe.task]
             report = measure(run, rounds, data_dir, split, show=show)
-    _show(as_json, report, threads=_threads(), **({"kernel": find().description} if run is None else {}))
+    print_reports(as_json, report, threads=_threads(), **({"kernel": find().description} if run is None else {}))
 
 
-@app.command()
-def data(
-    tokens: Annotated[list[str] | None, typer.Option(help="Size of a text, such as 100M; repeatable.")] = None,
-    pairs: Annotated[list[str] | None, typer.Option(help="Number of sentence pairs, such as 4.5M; repeatable.")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Training updates, spread over the whole text.")] = 300,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes that prepare the text; one per core by default.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Measure the time and memory of preparing synthetic texts, large and small, and of training on them."""
-    sizes = [("lm", _parse_size(size)) for size in tokens or []] + [("mt", _parse_size(size)) for size in pairs or []]
-
-    from g2lstm.lab.bench.data import FIELDS, measure
-    from g2lstm.lab.bench.measure import Report, Row
-
-    rows: list[Row] = []
-    with bar() as show:
-        for task, size in sizes or [("lm", 40_000), ("lm", 4_000_000)]:
-            show("texts", len(rows), len(sizes) or 2)
-            rows.append(measure(task, size, steps, workers))
-    title = f"preparing, and {steps} updates; memory is what a process grows by"
-    _show(as_json, Report(title, FIELDS, rows))
-
-
-@app.command()
-def gates(
-    run: Annotated[
-        Path | None, typer.Argument(help="A run directory; without one, a random model of ptb-small's size.")
-    ] = None,
-    samples: Annotated[
-        int | None, typer.Option(min=1, help="Windows of text (default 60) or sentence pairs (default 500) to read.")
-    ] = None,
-    rounds: Rounds = 7,
-    data_dir: DataDir = None,
-    as_json: Json = False,
-) -> None:
-    """Measure what it costs to record gates into histograms, against a pass that returns and forgets them.
-
-    Also measures how memory grows with the number of samples.
-    """
-    from g2lstm.lab.bench.gates import measure
-
-    with bar() as show:
-        reports = measure(run, samples, rounds, data_dir, show=show)
-    _show(as_json, *reports, threads=_threads())
-
-
-def _show(as_json: bool, *reports: "Report", **facts: object) -> None:
+def print_reports(as_json: bool, *reports: "Report", **facts: object) -> None:
     """Prints tables, or one object that holds the facts and the rows of each report."""
     if as_json:
         print_json({**facts, **{report.key: report.rows for report in reports}})
@@ -163,14 +115,3 @@ def _parse_shape(text: str) -> "Shape":
     except ValueError:
         raise G2Error(f"--shape takes four whole numbers above 0, such as 35,20,200,200, got {text!r}") from None
     return T, B, I, H
-
-
-def _parse_size(text: str) -> int:
-    number, factor = (text[:-1], {"k": 1e3, "M": 1e6}[text[-1]]) if text[-1:] in ("k", "M") else (text, 1)
-    try:
-        size = round(float(number) * factor)
-    except (ValueError, OverflowError):
-        size = 0
-    if not 10_000 <= size <= 10**10:
-        raise G2Error(f"a size is a number of at least 10k, such as 45k, 4.5M or 100M, got {text!r}")
-    return size

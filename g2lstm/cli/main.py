@@ -27,6 +27,9 @@ from g2lstm.cli.progress import preparing_shown
 from g2lstm.errors import G2Error
 from g2lstm.version import __version__
 
+# Typer carries its own copy of click, without a public name for the base of all mistakes in options and arguments.
+_ClickException: type[Exception] = typer.BadParameter.__mro__[2]
+
 app = typer.Typer(
     help="LSTMs whose gates learn to be 0 or 1: train, score, compress and use them.",
     no_args_is_help=True,
@@ -77,9 +80,21 @@ def main() -> None:
     try:
         signal.signal(signal.SIGTERM, _interrupt)
         with preparing_shown():
-            app()
-    except G2Error as error:
+            sys.exit(app(prog_name="g2lstm", standalone_mode=False) or 0)
+    except (G2Error, _ClickException) as error:
         if "--debug" in sys.argv[1:]:
             raise
-        print(f"g2lstm: {error}", file=sys.stderr)
+        if message := _message(error):
+            print(f"g2lstm: {message}", file=sys.stderr)
         sys.exit(2)
+
+
+def _message(error: Exception) -> str:
+    """What is wrong, in one line; nothing if typer has printed the help because there were no arguments."""
+    if isinstance(error, G2Error):
+        return str(error)
+    text = " ".join(error.format_message().split())  # type: ignore[attr-defined]
+    context = getattr(error, "ctx", None)
+    command = "g2lstm" if context is None else context.command_path
+    text = text.replace("Value error, ", "").removesuffix(".")
+    return text and f"{text}; see `{command} --help`"

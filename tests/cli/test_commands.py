@@ -93,14 +93,28 @@ def test_bench_layer_as_json(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["nonsense"], ["bench", "layer", "--shape", "1,2"], ["bench", "layer", "--rounds", "0"]]
+    ("line", "message"),
+    [
+        ("nonsense", "No such command 'nonsense'; see `g2lstm --help`"),
+        ("eval", "Missing argument 'run'; see `g2lstm eval --help`"),
+        ("eval run --splitt test", "No such option: --splitt"),
+        ("bench layer --shape 1,2", "--shape takes four whole numbers above 0, such as 35,20,200,200, got '1,2'"),
+        ("bench layer --rounds 0", "Invalid value for '--rounds': "),
+        ("bench train --task text", "Invalid value for '--task': 'text' is not one of 'lm', 'mt'; see `g2lstm bench"),
+        ("study table1 --scale huge", "Invalid value for '--scale': 'huge' is not one of 'small', 'paper'; see"),
+    ],
 )
-def test_a_users_mistake_is_exit_2_without_a_traceback(arguments):
-    done = run(*arguments)
-    assert done.returncode == 2
-    assert done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
+def test_a_users_mistake_is_one_line_and_exit_2(line, message):
+    done = run(*line.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"g2lstm: {message}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_group_of_commands_alone_shows_its_help():
+    done = run("bench")
+    assert (done.returncode, done.stderr) == (2, "")
+    assert "Usage: g2lstm bench" in done.stdout
 
 
 def test_debug_shows_the_traceback():

@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from threading import Event, Thread
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import psutil
@@ -113,41 +113,6 @@ def gemm_peak(size: int = 2048, rounds: int = 7) -> float:
     return 2 * size**3 / min(seconds) / 1e9
 
 
-class MemoryWatch:
-    """Samples the resident memory of some processes until it is stopped.
-
-    Attributes:
-        peak: the most bytes that they held together.
-    """
-
-    def __init__(self, processes: Callable[[], Sequence[psutil.Process]], interval: float) -> None:
-        self.peak = 0
-        self._processes, self._interval = processes, interval
-        self._is_over = Event()
-        self._thread = Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> "MemoryWatch":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while True:
-            self.peak = max(self.peak, sum(map(resident_bytes, self._processes())))
-            if self._is_over.wait(self._interval):
-                return
-
-
-def resident_bytes(process: psutil.Process) -> int:
-    """The resident memory of a process; 0 once it has ended."""
-    with suppress(psutil.Error):
-        return int(process.memory_info().rss)
-    return 0
-
-
 def peak_memory(function: Callable[..., Any], warm_up: tuple[Any, ...], arguments: tuple[Any, ...]) -> float:
     """How many megabytes resident memory grew by, at its peak, while `function(*arguments)` ran in a fresh process.
 
@@ -162,16 +127,10 @@ def peak_memory(function: Callable[..., Any], warm_up: tuple[Any, ...], argument
         process.start()
     theirs.close()
     try:
-        ours.recv()  # it has warmed up
-        child = psutil.Process(process.pid)
-        before = resident_bytes(child)
-        with MemoryWatch(lambda: [child], interval=0.001) as watch:
-            ours.send(None)
-            ours.recv()  # it has run
+        return float(ours.recv()) / 2**20
     finally:
         ours.close()
         process.join()
-    return (watch.peak - before) / 2**20
 
 
 def _run_twice(
@@ -179,10 +138,24 @@ def _run_twice(
 ) -> None:
     torch.set_num_threads(threads)
     function(*warm_up)
-    pipe.send(None)
-    pipe.recv()
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # on Linux, the mark starts again from what is resident now
+    before = psutil.Process().memory_info().rss
     function(*arguments)
-    pipe.send(None)
+    pipe.send(_high_water_mark() - before)
+
+
+def _high_water_mark() -> int:
+    """The most bytes that were ever resident in this process."""
+    with suppress(OSError):  # Linux's getrusage won't do: a new process inherits the mark of the one that started it
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+    memory = psutil.Process().memory_info()
+    if hasattr(memory, "peak_wset"):  # Windows
+        return int(memory.peak_wset)
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS counts bytes
 
 
 @contextmanager

@@ -1,36 +1,24 @@
 """How time and memory are measured."""
 
-import subprocess
-import sys
-import time
-
 import numpy as np
-import psutil
 import pytest
 
 from g2lstm.lab.bench import measure
 
 
 def allocate(megabytes):
-    block = np.ones(megabytes * 2**20, np.uint8)
-    time.sleep(0.1)  # long enough to be sampled on a busy machine
-    del block
+    np.ones(megabytes * 2**20, np.uint8)
 
 
 def test_peak_memory_is_what_a_function_takes_beyond_its_warm_up():
-    assert 60 < measure.peak_memory(allocate, (8,), (64,)) < 80
+    larger = np.ones(500 * 2**20, np.uint8)  # in this process, which must not be counted
+    assert 60 < measure.peak_memory(allocate, (80,), (64,)) < 70
+    del larger
 
 
 def test_a_process_that_fails_is_an_error_here():
     with pytest.raises(EOFError):
         measure.peak_memory(allocate, (8,), ("much",))
-
-
-def test_the_processes_that_have_ended_hold_no_memory():
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    process = psutil.Process(ended.pid)
-    ended.wait()
-    assert measure.resident_bytes(process) == 0
 
 
 def test_rounds_are_interleaved_and_the_first_is_not_counted():

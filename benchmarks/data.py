@@ -1,20 +1,26 @@
-"""`g2lstm bench data`: time and memory of preparing synthetic texts of any size, and of training on them."""
+"""Time and memory of preparing synthetic texts of any size, and of training on them.
 
+python benchmarks/data.py [--tokens 100M]… [--pairs 4.5M]… [--steps N] [--workers N] [--json]
+"""
+
+import argparse
 import json
 import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
 import torch
 
-from g2lstm.errors import G2Error
-from g2lstm.lab.bench.measure import Field, MemoryWatch, Row, peak_memory
+from g2lstm.cli.bench import print_reports
+from g2lstm.lab.bench.measure import Field, Report, Row, peak_memory
 from g2lstm.tasks.lm.recipe import LmRecipe
 from g2lstm.tasks.lm.training import LanguageModelLearner
 from g2lstm.tasks.mt.recipe import MtRecipe
@@ -44,7 +50,7 @@ _WORDS_KEPT, _SUBWORDS = 5000, 8000
 _WARM_UP = "warm-up"
 
 
-def measure(task: str, size: int, steps: int = 300, workers: int | None = None) -> Row:
+def measure(task: str, size: int, steps: int, workers: int | None) -> Row:
     """Writes a text, prepares it, and trains a small model on windows or batches spread over all of it.
 
     Preparing and training each run in a process of their own, which first does the same with a tiny text.
@@ -53,7 +59,7 @@ def measure(task: str, size: int, steps: int = 300, workers: int | None = None) 
         task: "lm" for a text with a vocabulary of words, "mt" for pairs with byte-pair encoding.
         size: the number of tokens or pairs.
         steps: the number of training updates.
-        workers: processes that prepare the text; by default one per core.
+        workers: the number of processes that prepare the text; None for one per core.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -118,7 +124,7 @@ def _word(rank: int) -> str:
 def _check_room(folder: Path, words: int) -> None:
     needed, free = words * _BYTES_PER_WORD / 1e9, shutil.disk_usage(folder).free / 1e9
     if needed > free:
-        raise G2Error(
+        raise SystemExit(
             f"this needs {needed:.1f} GB of disk space in {folder.parent}, and only {free:.1f} GB are free; set TMPDIR "
             "to a folder with more room, or measure less"
         )
@@ -132,13 +138,40 @@ def _run(
 
 
 def _prepare(text: str, folder: Path, task: str, steps: int, workers: int | None) -> dict[str, float]:
-    process = psutil.Process()
-    others = process.children(recursive=True)  # processes that are there for another reason
-    with MemoryWatch(lambda: [each for each in process.children(recursive=True) if each not in others], 0.1) as watch:
+    with _WorkersMemory() as watch:
         start = time.perf_counter()
         _, streams = _KINDS[task].prepare(text, folder, workers)
         seconds = time.perf_counter() - start
     return {"tokens": sum(map(len, streams)), "seconds": seconds, "workers": watch.peak / 2**20}
+
+
+class _WorkersMemory:
+    """Samples the memory of the processes that this one starts; `peak` is the most bytes they held together."""
+
+    def __init__(self) -> None:
+        self.peak = 0
+        self._process = psutil.Process()
+        self._others = self._process.children(recursive=True)  # processes that are there for another reason
+        self._is_over = Event()
+        self._thread = Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "_WorkersMemory":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while True:
+            held = 0
+            for worker in self._process.children(recursive=True):
+                with suppress(psutil.Error):  # it has ended
+                    held += 0 if worker in self._others else worker.memory_info().rss
+            self.peak = max(self.peak, held)
+            if self._is_over.wait(0.1):
+                return
 
 
 def _prepare_text(text: str, folder: Path, workers: int | None) -> tuple[Any, Any]:
@@ -214,3 +247,33 @@ _KINDS = {
     "lm": _Kind(24, ("txt",), 25, _prepare_text, _language_learner),
     "mt": _Kind(12, ("de", "en"), 1, _prepare_pairs, _translation_learner),
 }
+
+
+def _size(text: str) -> int:
+    number, factor = (text[:-1], {"k": 1e3, "M": 1e6}[text[-1]]) if text[-1:] in ("k", "M") else (text, 1)
+    try:
+        size = round(float(number) * factor)
+    except (ValueError, OverflowError):
+        size = 0
+    if not 10_000 <= size <= 10**10:
+        raise argparse.ArgumentTypeError(f"a size is a number of at least 10k, such as 45k or 4.5M, got {text!r}")
+    return size
+
+
+def main() -> None:
+    """Measures each size, and prints a table or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=_size, action="append", default=[], help="size of a text; repeatable")
+    parser.add_argument("--pairs", type=_size, action="append", default=[], help="number of pairs; repeatable")
+    parser.add_argument("--steps", type=int, default=300, help="training updates, spread over the whole text")
+    parser.add_argument("--workers", type=int, help="processes that prepare the text; one per core by default")
+    parser.add_argument("--json", action="store_true", help="for scripts")
+    given = parser.parse_args()
+    sizes = [("lm", size) for size in given.tokens] + [("mt", size) for size in given.pairs]
+    rows = [measure(*one, given.steps, given.workers) for one in sizes or [("lm", 40_000), ("lm", 4_000_000)]]
+    title = f"preparing, and {given.steps} updates; memory is what a process grows by"
+    print_reports(given.json, Report(title, FIELDS, rows))
+
+
+if __name__ == "__main__":
+    main()

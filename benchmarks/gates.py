@@ -1,5 +1,9 @@
-"""`g2lstm bench gates`: the time and memory that recording gates costs, against a pass that only returns them."""
+"""The time and memory that recording gates costs, against a pass that returns and forgets them.
 
+python benchmarks/gates.py [RUN] [--samples N] [--rounds N] [--data-dir DIR] [--json]
+"""
+
+import argparse
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from g2lstm.lab.bench.measure import Field, Report, interleaved, peak_memory, silent, timings
+from g2lstm.cli.bench import print_reports
+from g2lstm.lab.bench.measure import Field, Report, interleaved, peak_memory, timings
 from g2lstm.look.counts import GateStatistics
 from g2lstm.nn.record import record_gates
-from g2lstm.runs.compressed import Show
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load
 from g2lstm.tasks.reading import in_mode
@@ -27,30 +31,21 @@ SPLIT = "train"
 _SAMPLES = {"windows": 60, "pairs": 500}  # several batches; the embedded text has ten times as many
 
 
-def measure(
-    run: Path | None = None,
-    samples: int | None = None,
-    rounds: int = 7,
-    data_dir: Path | None = None,
-    recipe: str = RECIPE,
-    show: Show = silent,
-) -> tuple[Report, Report]:
+def measure(run: Path | None, samples: int | None, rounds: int, data_dir: Path | None) -> tuple[Report, Report]:
     """Reads part of a run's training data in three ways; then records as much, and ten times as much, for memory.
 
     Args:
-        run: a run directory; without one, a model of the recipe's size with random weights reads the embedded text.
+        run: a run directory; without one, a model of `RECIPE`'s size with random weights reads the embedded text.
         samples: the number of text windows or sentence pairs; fewer if there are fewer.
         rounds: the minimum number of interleaved rounds.
         data_dir: a folder that holds the named data sets.
-        recipe: the recipe of the random model.
-        show: called with the progress.
     """
-    with _trained(run, recipe) as path:
+    with _trained(run) as path:
         trained = load(path)
         data = trained.passes(SPLIT, data_dir)
         count = samples or _SAMPLES[data.unit]
         jobs: dict[str, Callable[[], object]] = {name: partial(read, trained, data, count, name) for name in CANDIDATES}
-        seconds = interleaved(jobs, rounds, show=show)
+        seconds = interleaved(jobs, rounds)
         times = [
             {"name": name, "milliseconds": 1e3 * timing.seconds, "ratio": timing.ratio}
             for name, timing in timings(seconds, RETURNED).items()
@@ -102,12 +97,12 @@ def load_and_record(path: Path, samples: int, data_dir: Path | None) -> None:
 
 
 @contextmanager
-def _trained(run: Path | None, recipe_name: str) -> Iterator[Path]:
+def _trained(run: Path | None) -> Iterator[Path]:
     """The run, or a temporary one with random weights."""
     if run is not None:
         yield run
         return
-    recipe = load_recipe(recipe_name, ["data.name=embedded"])
+    recipe = load_recipe(RECIPE, ["data.name=embedded"])
     tokenizer = prepare_tokenizer(lm_files("embedded")["train"], recipe.data.tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
@@ -116,3 +111,20 @@ def _trained(run: Path | None, recipe_name: str) -> Iterator[Path]:
             model = task_of(recipe).build(recipe, len(tokenizer))
         RunDirectory.create(path, recipe, {"tokenizer.json": tokenizer}).save_weights(model.state_dict(), {})
         yield path
+
+
+def main() -> None:
+    """Measures, and prints two tables or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", nargs="?", type=Path, help=f"a run; without one, a random model of {RECIPE}'s size")
+    parser.add_argument("--samples", type=int, help="windows of text (60 by default) or sentence pairs (500)")
+    parser.add_argument("--rounds", type=int, default=7, help="the minimum number of interleaved rounds")
+    parser.add_argument("--data-dir", type=Path, help="the folder that holds the named data sets")
+    parser.add_argument("--json", action="store_true", help="for scripts")
+    given = parser.parse_args()
+    reports = measure(given.run, given.samples, given.rounds, given.data_dir)
+    print_reports(given.json, *reports, threads=torch.get_num_threads())
+
+
+if __name__ == "__main__":
+    main()

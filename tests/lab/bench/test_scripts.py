@@ -1,0 +1,34 @@
+"""The benchmarks outside the package run, and measure what they say."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.look.toys import language_run
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+
+
+def answer(script, *arguments):
+    command = [sys.executable, BENCHMARKS / script, *map(str, arguments), "--json"]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "tokens"), [("--tokens", 10_000), ("--pairs", 10_000 * 2 * 13)])
+def test_preparing_text(size, tokens):
+    (row,) = answer("data.py", size, "10k", "--steps", 2, "--workers", 1)["rows"]
+    assert row["tokens"] == pytest.approx(tokens, rel=0.3)
+    assert min(row["text_megabytes"], row["prepare_seconds"], row["train_tokens_per_second"]) > 0
+
+
+@pytest.mark.slow
+def test_recording_gates(tmp_path, monkeypatch):
+    monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
+    found = answer("gates.py", language_run(tmp_path), "--samples", 3, "--rounds", 1)
+    assert [row["name"] for row in found["times"]] == ["no gates", "gates returned", "gates recorded"]
+    assert found["times"][1]["ratio"] == 1
+    assert [(row["samples"], row["tokens"]) for row in found["memory"]] == [(3, 15), (30, 150)]
