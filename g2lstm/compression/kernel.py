@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from g2lstm.compression.encodings.panels import Bytes, bias_panels
+from g2lstm.compression.encodings.panels import Bytes, vector_panels
 from g2lstm.compression.session import HARD, Array, Layer, PlainSession, Session, Vector
 from g2lstm.errors import G2Error
 from g2lstm.nn.kernel import find
@@ -72,11 +72,10 @@ def pack_layer(layer: Layer, panel: int) -> Block:
             factors.append(Product(form, source, factor.shape[0], group))
             factor_panels.append(data.reshape(-1))
             source = _FIRST_FACTOR + len(factors) - 1
-        parts = matrix.shape[0] // layer.hidden
-        form, group, data = matrix.panels(panel, parts, term.factor)
-        products += [Product(form, source, term.gate + k, group) for k in range(parts)]
-        gate_panels += list(data)
-    gate_panels.append(bias_panels(layer.bias, panel, layer.gates))
+        form, group, data = matrix.panels(panel, term.factor)
+        products.append(Product(form, source, term.gate, group))
+        gate_panels.append(data)
+    gate_panels += [vector_panels(bias, panel) for bias in np.split(layer.bias, layer.gates)]
     data = np.concatenate([*factor_panels, np.hstack(gate_panels).reshape(-1)])
     return Block(layer.inputs, layer.hidden, layer.gates, factors, products, data, layer.residual)
 

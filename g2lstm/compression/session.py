@@ -28,9 +28,9 @@ class Term:
     """One product in the pre-activations of a layer.
 
     Attributes:
-        matrix: (gates · H, columns), all rows of one gate or of several.
+        matrix: (H, columns).
         source: the vector that it is multiplied by: the layer's input, or its last output.
-        gate: the first gate that it adds to; 0, 1, 2, 3 are i, f, g, o.
+        gate: the gate that it adds to; 0, 1, 2, 3 are i, f, g, o.
         factor: the product is multiplied by this, for example 1 / tau.
     """
 
@@ -72,8 +72,8 @@ class Layer:
 
     def __post_init__(self) -> None:
         if self.bias.ndim != 1 or len(self.bias) % self.gates or self.bias.dtype != np.float32:
-            shape = "4H" if self.gates == 4 else "V"
-            raise G2Error(f"the bias of a layer must be float32 ({shape},), got {self.bias.dtype} {self.bias.shape}")
+            width = "4H" if self.gates == 4 else "V"
+            raise G2Error(f"the bias of a layer must be float32 ({width},), got {self.bias.dtype} {self.bias.shape}")
         if not 1 <= min(self.inputs, self.hidden) <= max(self.inputs, self.hidden) <= MOST_UNITS:
             raise G2Error(f"a layer has 1 to {MOST_UNITS} inputs and units, got {self.inputs} and {self.hidden}")
         if self.residual and self.inputs != self.hidden:
@@ -81,13 +81,11 @@ class Layer:
         for term in self.terms:
             if term.source not in ("x", "h"):
                 raise G2Error(f"a term's source must be 'x' or 'h', got {term.source!r}")
-            rows, columns = term.matrix.shape
-            width = self.inputs if term.source == "x" else self.hidden
-            gates, rest = divmod(rows, self.hidden)
-            if columns != width or rest or not 0 <= term.gate < term.gate + gates <= self.gates:
+            shape = (self.hidden, self.inputs if term.source == "x" else self.hidden)
+            if term.matrix.shape != shape or not 0 <= term.gate < self.gates:
                 raise G2Error(
-                    f"a term that starts at gate {term.gate} of {self.gates} and reads {term.source} must have {width} "
-                    f"columns, and {self.hidden} rows for each gate up to the last, got {rows} x {columns}"
+                    f"a term of gates 0 to {self.gates - 1} that reads {term.source} must have the shape {shape}, "
+                    f"got {term.matrix.shape} of gate {term.gate}"
                 )
             if not np.isfinite(term.factor):
                 raise G2Error(f"a term's factor must be finite, got {term.factor}")
@@ -206,9 +204,9 @@ class _Plain:
         self.bias, self.residual = layer.bias.astype(dtype), layer.residual
         self.products: list[tuple[str, slice, list[Array]]] = []
         for term in layer.terms:
-            first = term.gate * layer.hidden
+            rows = slice(term.gate * layer.hidden, (term.gate + 1) * layer.hidden)
             *right, left = (factor.decode().astype(dtype) for factor in term.matrix.factors())
-            self.products.append((term.source, slice(first, first + len(left)), [*right, left * term.factor]))
+            self.products.append((term.source, rows, [*right, left * term.factor]))
 
     def activations(self, x: Array, h: Array) -> Array:
         a = self.bias.copy()

@@ -43,27 +43,19 @@ def matrix(form: str, rows: int, columns: int, rng: np.random.Generator) -> Enco
 
 
 def layer(inputs: int, hidden: int, form: str, rng: np.random.Generator) -> Layer:
-    """All eight matrices in one form; some of them together."""
-    terms = (
-        Term(matrix(form, 4 * hidden, inputs, rng), "x"),
-        Term(matrix(form, 2 * hidden, hidden, rng), "h", factor=1 / 0.9),
-        Term(matrix(form, hidden, hidden, rng), "h", gate=3),
-        Term(matrix(form, hidden, hidden, rng), "h", gate=2),
-    )
-    return Layer(inputs, terms, rng.normal(size=4 * hidden).astype(np.float32))
+    """All eight matrices in one form; the gates not in their order."""
+    terms = [Term(matrix(form, hidden, inputs, rng), "x", gate) for gate in range(4)]
+    terms += [Term(matrix(form, hidden, hidden, rng), "h", gate, 1 / 0.9 if gate < 2 else 1.0) for gate in (0, 1, 3, 2)]
+    return Layer(inputs, tuple(terms), rng.normal(size=4 * hidden).astype(np.float32))
 
 
 def mixed(inputs: int, hidden: int, rng: np.random.Generator) -> Layer:
     """Gates and cell, W_x and W_h in different forms."""
-    terms = (
-        Term(matrix("int4", 2 * hidden, inputs, rng), "x", gate=2),
-        Term(matrix("five levels", 2 * hidden, inputs, rng), "x", factor=1 / 0.9),
-        Term(matrix("low rank int8 int8", hidden, hidden, rng), "h"),
-        Term(matrix("low rank dense int4", hidden, hidden, rng), "h", gate=1),
-        Term(matrix("int8", hidden, hidden, rng), "h", gate=2),
-        Term(matrix("dense", hidden, hidden, rng), "h", gate=3),
-    )
-    return Layer(inputs, terms, rng.normal(size=4 * hidden).astype(np.float32))
+    terms = [Term(matrix("int4", hidden, inputs, rng), "x", gate) for gate in (2, 3)]
+    terms += [Term(matrix("five levels", hidden, inputs, rng), "x", gate, 1 / 0.9) for gate in (0, 1)]
+    forms = ("low rank int8 int8", "low rank dense int4", "int8", "dense")
+    terms += [Term(matrix(form, hidden, hidden, rng), "h", gate) for gate, form in enumerate(forms)]
+    return Layer(inputs, tuple(terms), rng.normal(size=4 * hidden).astype(np.float32))
 
 
 def softmax(rows: int, columns: int, form: str, rng: np.random.Generator) -> Layer:
@@ -123,7 +115,7 @@ def exact_steps(
         for k, (one, (h, c)) in enumerate(zip(layers, before, strict=True)):
             off = np.full(4 * one.hidden, 2e-6)
             for term in one.terms:
-                rows = slice(term.gate * one.hidden, term.gate * one.hidden + term.matrix.shape[0])
+                rows = slice(term.gate * one.hidden, (term.gate + 1) * one.hidden)
                 source = (value, error) if term.source == "x" else (h, errors[k][0])
                 off[rows] += abs(term.factor) * product_error(term.matrix, *source)
             i, f, g, o = off.reshape(4, -1)

@@ -70,15 +70,16 @@ def test_residual_layers():
 )
 def test_the_largest_sums_do_not_overflow(form, code, columns):
     """Sums are kept in 32 bits: all codes and all elements at their largest."""
-    codes = np.full((4, columns), code, np.int8)
+    codes = np.full((1, columns), code, np.int8)
     scale = 0.5 / abs(code) / columns
     if form == "int8":
-        weights = Integers(codes, np.full(4, scale, np.float32))
+        weights = Integers(codes, np.full(1, scale, np.float32))
     elif form == "grid":
         weights = Grid(codes, scale)
     else:
-        weights = Integers(codes, np.full((4, -(-columns // 4096)), scale, np.float16), 4, 4096)
-    one = [Layer(columns, (Term(weights, "x"),), np.zeros(4, np.float32))]
+        weights = Integers(codes, np.full((1, -(-columns // 4096)), scale, np.float16), 4, 4096)
+    terms = tuple(Term(weights, "x", gate) for gate in range(4))
+    one = [Layer(columns, terms, np.zeros(4, np.float32))]
     for sign in (1, -1):
         assert_within_bounds(KernelSession(one), one, np.full((1, columns), sign, np.float32))
 
@@ -90,7 +91,9 @@ def test_group_sizes_and_tiny_scales(group):
     codes = rng.integers(-8, 8, (12, 100)).astype(np.int8)
     scales = (rng.uniform(-1, 1, (12, -(-100 // group))) * 2**-14).astype(np.float16)
     scales[:2] = 2**-24
-    one = [Layer(100, (Term(Integers(codes, scales, 4, group), "x", factor=2**14),), np.zeros(12, np.float32))]
+    gates = enumerate(zip(np.split(codes, 4), np.split(scales, 4), strict=True))
+    terms = tuple(Term(Integers(*one, 4, group), "x", gate, 2**14) for gate, one in gates)
+    one = [Layer(100, terms, np.zeros(12, np.float32))]
     session = KernelSession(one)
     assert_within_bounds(session, one, rng.normal(size=(2, 100)).astype(np.float32))
     assert np.abs(session.get_state()[0][1]).min() > 0
@@ -131,9 +134,10 @@ def test_low_rank_is_kept_thin():
 @pytest.mark.parametrize(("greatest", "bits", "form"), [(3, 3, panels.INT3), (7, 4, panels.INT4), (8, 8, panels.INT8)])
 def test_codes_take_the_bits_they_need(greatest, bits, form):
     """Whatever the matrix says of itself: a grid of few levels and an int8 matrix of small codes are packed alike."""
-    codes = np.full((128, 64), greatest, np.int8)
-    for one in (Grid(codes, 0.2), Integers(codes, np.full(128, 0.2, np.float32))):
-        packed = pack_layer(Layer(64, (Term(one, "x"),), np.zeros(128, np.float32)), panel=32)
+    codes = np.full((32, 64), greatest, np.int8)
+    for one in (Grid(codes, 0.2), Integers(codes, np.full(32, 0.2, np.float32))):
+        terms = tuple(Term(one, "x", gate) for gate in range(4))
+        packed = pack_layer(Layer(64, terms, np.zeros(128, np.float32)), panel=32)
         assert packed.products == [Product(form, 0, gate, 0) for gate in range(4)]
         assert len(packed.data) == 128 * 64 * bits // 8 + 2 * 128 * 4
 

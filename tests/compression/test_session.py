@@ -25,7 +25,7 @@ def layers_of(lstm):
         hidden = len(w_x) // 4
         terms = [Term(Dense(rows), "h", gate) for gate, rows in enumerate(np.split(w_h, 4))]
         terms.append(Term(LowRank(Dense(np.eye(hidden, dtype=np.float32)), Dense(w_x[:hidden] * 2)), "x", factor=0.5))
-        terms.append(Term(Dense(w_x[hidden:]), "x", gate=1))
+        terms += [Term(Dense(rows), "x", gate) for gate, rows in enumerate(np.split(w_x, 4)) if gate]
         layers.append(Layer(w_x.shape[1], tuple(terms), b_x + b_h))
     return layers
 
@@ -104,7 +104,7 @@ def test_a_softmax_checks_itself():
     for wrong in (bias.astype(np.float64), bias[None]):
         with pytest.raises(G2Error, match=r"the bias of a layer must be float32 \(V,\)"):
             Layer.softmax(matrix, wrong)
-    with pytest.raises(G2Error, match="must have 7 columns, and 2 rows for each gate up to the last, got 3 x 7"):
+    with pytest.raises(G2Error, match=r"must have the shape \(2, 7\), got \(3, 7\)"):
         Layer.softmax(matrix, bias[:2])
 
 
@@ -137,7 +137,7 @@ def test_layers_check_themselves():
         Term(Dense(torch.zeros(4, 3).numpy()), "h"),
         Term(Dense(torch.zeros(9, 3).numpy()), "h", gate=2),
     ):
-        with pytest.raises(G2Error, match="must have . columns, and 3 rows for each gate up to the last"):
+        with pytest.raises(G2Error, match=r"that reads . must have the shape \(3, .\), got \(., 3\) of gate"):
             Layer(2, (term,), bias)
     with pytest.raises(G2Error, match="a residual layer has as many inputs as units, got 2 and 3"):
         Layer(2, (), bias, residual=True)
@@ -157,7 +157,7 @@ from g2lstm.compression.encodings import FORMS, Integers
 from g2lstm.compression.kernel import open_session
 from g2lstm.compression.session import Layer, Term
 from g2lstm.compression.encodings import Entry
-matrix = Integers(np.ones((12, 3), np.int8), np.ones((12, 1), np.float16), 4, 32)
+matrix = Integers(np.ones((3, 3), np.int8), np.ones((3, 1), np.float16), 4, 32)
 again = Entry("w", matrix.describe()).unpack(matrix.packed)
 layer = Layer(3, (Term(again, "x"),), np.zeros(12, np.float32))
 print(type(open_session([layer])).__name__, open_session([layer]).step(np.ones(3)).shape)

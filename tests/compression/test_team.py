@@ -44,8 +44,9 @@ def test_sequences_equal_steps_and_threads_change_nothing(form):
 
 def test_low_rank_with_threads():
     rng = np.random.default_rng(7)
-    thin = LowRank(matrix("int8", 2400, 300, rng), matrix("int8", 300, 600, rng))
-    layers = [Layer(600, (Term(thin, "h"), Term(thin, "x")), rng.normal(size=2400).astype(np.float32))]
+    thin = LowRank(matrix("int8", 600, 300, rng), matrix("int8", 300, 600, rng))
+    terms = tuple(Term(thin, source, gate) for source in ("h", "x") for gate in range(4))
+    layers = [Layer(600, terms, rng.normal(size=2400).astype(np.float32))]
     sessions = [KernelSession(layers, threads=threads) for threads in (1, 2)]
     assert [one.threads for one in sessions] == [1, 2]
     x = rng.normal(size=(20, 600)).astype(np.float32)

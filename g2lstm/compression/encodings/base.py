@@ -100,15 +100,14 @@ class Encoding(ABC):
         """The matrices that a vector is multiplied by, one after the other: itself, or thin ones instead."""
         return [self]
 
-    def panels(self, panel: int, parts: int = 1, factor: float = 1.0) -> Panels:
+    def panels(self, panel: int, factor: float = 1.0) -> Panels:
         """The matrix times `factor` as the compiled kernel reads it.
 
         Args:
             panel: rows per panel.
-            parts: the number of equal parts of the rows that are read separately.
             factor: for example 1 / tau.
         """
-        return dense_panels(self.decode() * np.float32(factor), panel, parts)
+        return dense_panels(self.decode() * np.float32(factor), panel)
 
     def facts(self) -> dict[str, Any]:
         """What the header says besides kind, shape and bits per weight."""
@@ -185,11 +184,11 @@ class Coded(Encoding):
         scales: Floats = self.group_scales[:, 0] * np.float32(factor)
         return scales
 
-    def panels(self, panel: int, parts: int = 1, factor: float = 1.0) -> Panels:
+    def panels(self, panel: int, factor: float = 1.0) -> Panels:
         """Packed in as few bits as the codes need; codes of more than eight bits become float32."""
         if not -128 <= self.codes.min() <= self.codes.max() <= 127:
-            return super().panels(panel, parts, factor)
-        return row_panels(self.codes, self.row_scales(factor), panel, parts)
+            return super().panels(panel, factor)
+        return row_panels(self.codes, self.row_scales(factor), panel)
 
 
 class Entry:

@@ -85,11 +85,11 @@ class Integers(Coded):
         """The scales in float32."""
         return self.scales.astype(np.float32).reshape(len(self.codes), -1)
 
-    def panels(self, panel: int, parts: int = 1, factor: float = 1.0) -> Panels:
+    def panels(self, panel: int, factor: float = 1.0) -> Panels:
         """With groups: codes of four bits, with the scales of each group before them."""
         if self.group is None:
-            return super().panels(panel, parts, factor)
-        return group_panels(self.codes, self.scales, self.group, factor, panel, parts)
+            return super().panels(panel, factor)
+        return group_panels(self.codes, self.scales, self.group, factor, panel)
 
     def facts(self) -> dict[str, Any]:
         """The columns per group, if there are groups."""
