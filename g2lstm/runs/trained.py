@@ -4,11 +4,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.recipes import task_of
-from g2lstm.tasks.task import Task, TrainedT
+from g2lstm.tasks.task import Task, TrainedT, without_memory
 from g2lstm.tasks.trained import Progress, Scoring, Trained
 
 
@@ -27,7 +25,7 @@ def _load(task: Task[Any, Any, TrainedT], run: RunDirectory) -> TrainedT:
     recipe, tokenizers = run.recipe, run.tokenizers()
     build = partial(task.build, recipe, *map(len, tokenizers))
     with run.open_weights() as weights:
-        with torch.device("meta"):
+        with without_memory():
             model = build()
         if weights.spec is None:
             weights.check_fits(model)  # before there is memory for it

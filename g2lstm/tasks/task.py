@@ -5,7 +5,8 @@ a `Task`, a `Learner` or a `Trained`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -13,6 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import psutil
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.record import GateRecord
@@ -125,6 +127,24 @@ class Prepared(NamedTuple):
     valid: Any
 
 
+class _Unfilled(TorchFunctionMode):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(function, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return function(*args, **kwargs)
+
+
+@contextmanager
+def without_memory() -> Iterator[None]:
+    """Modules made in this block have weights with shapes but without values.
+
+    Initialisers do nothing: to fill a tensor that has no values, torch would import its compiler, for a second.
+    """
+    with torch.device("meta"), _Unfilled():
+        yield
+
+
 class Task(ABC, Generic[RecipeT, ModelT, TrainedT]):
     """One kind of model."""
 
@@ -149,7 +169,7 @@ class Task(ABC, Generic[RecipeT, ModelT, TrainedT]):
 
     def count_weights(self, recipe: RecipeT, *vocabularies: int) -> int:
         """The number of weights; they are not made for this."""
-        with torch.device("meta"):
+        with without_memory():
             return sum(parameter.numel() for parameter in self.module(recipe, *vocabularies).parameters())
 
     @abstractmethod

@@ -5,6 +5,8 @@ import json
 import math
 import os
 import struct
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -157,3 +159,9 @@ def test_each_file_is_opened_once(made, is_compressed, tmp_path, monkeypatch):
     monkeypatch.setattr(safetensors, "safe_open", noted(safetensors.safe_open))
     trained = load(run)
     assert opened == dict.fromkeys(["recipe.toml", "model.safetensors", *trained.tokenizers], 1)
+
+
+def test_loading_does_not_import_the_compiler(tmp_path):
+    path = language_run(tmp_path)
+    code = f"import sys, g2lstm; g2lstm.load({str(path)!r}); sys.exit('torch._dynamo' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
