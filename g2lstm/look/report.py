@@ -17,7 +17,7 @@ from g2lstm.tasks.reading import Reading
 from g2lstm.version import __version__
 
 _MARK = '<meta name="generator" content="g2lstm">'  # in every report, so that no other file is overwritten
-_SENTENCES = 3
+_SENTENCES = 2
 
 
 def write_report(

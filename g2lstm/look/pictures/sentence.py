@@ -87,7 +87,7 @@ def _draw_line(axes: "Axes", line: _Line, width: int) -> None:
     for (row, column), value in np.ndenumerate(line.values):
         ink = ink_on(colours[row, column, :3].tolist())
         number = f"{value:.2f}".removeprefix("0")
-        axes.text(column, row, number, ha="center", va="center", color=ink, fontsize=9.5)
+        axes.text(column, row, number, ha="center", va="center", color=ink, fontsize=9.5, in_layout=False)
     axes.set(xlim=(-0.5, width - 0.5), ylim=(rows - 0.5, -0.5))
     axes.set_yticks(range(len(line.rows)), line.rows)
     words = [short(word) for word in line.words]

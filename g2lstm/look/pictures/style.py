@@ -35,7 +35,8 @@ INK, QUIET, RULE, *COLOURS = (light for light, _ in THEME.values())
 MARKERS = ("o", "s", "^", "D", "v", "x")  # lines also differ in markers or dashes, for those who don't see colours
 DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 GATE_NAMES = {"input": "input gate", "forget": "forget gate", "output": "output gate"}
-SEAMLESS: dict[str, Any] = {"edgecolor": "face", "linewidth": 0.8}  # no gaps between the cells of a heat map
+# No gaps between the cells of a heat map, and no clipping of each.
+SEAMLESS: dict[str, Any] = {"edgecolor": "face", "linewidth": 0.8, "clip_on": False}
 _PNG_DPI = 150
 _FONT = "DejaVu Sans"  # ships with matplotlib
 
@@ -113,15 +114,27 @@ def svg_element(figure: "Figure", label: str) -> str:
     with styled(svg_fonttype="none", svg_hashsalt=label):  # the salt keeps ids of several pictures apart
         figure.savefig(drawn, format="svg", transparent=True, metadata=nothing)
     text = drawn.getvalue().decode()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<style.*?</style>|<!--.*?-->", "", text, flags=re.DOTALL)  # it would style the whole page
-    text = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", text)  # every picture has these
-    text = re.sub(r'(?<=<path d=")[^"]*', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)
-    text = re.sub(r"\s*\n\s*", " ", text)
-    text = text.replace(f"'{_FONT}'", f"'{_FONT}', Verdana, sans-serif")  # which is as wide
+    text = re.sub(r"<style.*?</style>|<!--.*?-->", "", text[text.index("<svg") :], flags=re.DOTALL)  # not the page's
+    kept: list[bool] = []  # whether each open group has a meaning
+    text = re.sub(r"<[^>]*>", lambda tag: _short_tag(tag[0], kept), re.sub(r">\s*\n\s*<", "><", text))
     for name, (light, _) in THEME.items():
         text = text.replace(light, f"var(--{name})")
-    return text.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1)
+    font = f"font-family=\"'{_FONT}', Verdana, sans-serif\""  # the second is as wide
+    return text.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" {font} ', 1)
+
+
+def _short_tag(tag: str, groups: list[bool]) -> str:
+    """A tag of matplotlib's SVG without what says nothing; coordinates keep one decimal."""
+    if tag == "</g>":
+        return tag if groups.pop() else ""
+    tag = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", tag)  # every picture has these
+    if tag.startswith("<g") and not tag.endswith("/>"):
+        groups.append(tag != "<g>")
+    if tag in ("<g>", "<g/>"):
+        return ""
+    tag = re.sub(r' transform="rotate\(-0 [^"]*"', "", tag).replace(f"; font-family: '{_FONT}'", "")
+    tag = re.sub(r' (?:[dxy]|transform)="[^"]*"', lambda places: re.sub(r"(\.\d)\d+", r"\1", places[0]), tag)
+    return re.sub(r"\s*([MLCQz])\s+|\s+(?=\"\s)", r"\1", tag) if tag.startswith("<path") else tag
 
 
 def css_variables() -> str:
@@ -135,7 +148,7 @@ def heat_colours() -> "Colormap":
     """Matplotlib's version of `HEAT`."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    return LinearSegmentedColormap.from_list("gates", HEAT, N=129)
+    return LinearSegmentedColormap.from_list("gates", HEAT, N=65)
 
 
 def colour_bar(figure: "Figure", drawn: "ScalarMappable", panels: "list[Axes]", **options: Any) -> None:
