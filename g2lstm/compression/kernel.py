@@ -80,14 +80,10 @@ def pack_layer(layer: Layer, panel: int) -> Block:
     return Block(layer.inputs, layer.hidden, layer.gates, factors, products, data, layer.residual)
 
 
-class _Product(ctypes.Structure):
-    _fields_ = [(name, _LONG) for name in ("form", "source", "target", "group")]
-
-
 class _Block(ctypes.Structure):
     _fields_ = [
         *[(name, _LONG) for name in ("inputs", "outputs", "gates", "residual", "factors", "products")],
-        ("specs", ctypes.POINTER(_Product)),
+        ("specs", _POINTER),  # those of the factors and then of the products, four integers each
         ("data", _POINTER),
         ("bytes", _LONG),
     ]
@@ -139,7 +135,7 @@ class KernelSession(Session):
         library: Any = found.library
         panel = library.g2lstm_stack_panel()
         packed = [pack_layer(layer, panel) for layer in (*layers, *([] if softmax is None else [softmax]))]
-        tables = [_table(block) for block in packed]
+        tables = [np.array([*block.factors, *block.products], np.int64) for block in packed]
         specs = (_Block * len(packed))(*map(_describe, packed, tables))
         self._handle = _POINTER()
         status = library.g2lstm_stack_create(specs, len(packed), HARD.index(hard), wanted, ctypes.byref(self._handle))
@@ -192,13 +188,8 @@ def _default_threads() -> int:
     return int(torch.get_num_threads()) if torch else os.cpu_count() or 1
 
 
-def _table(packed: Block) -> ctypes.Array[_Product]:
-    products = [_Product(*product) for product in (*packed.factors, *packed.products)]
-    return (_Product * len(products))(*products)
-
-
-def _describe(packed: Block, table: ctypes.Array[_Product]) -> _Block:
+def _describe(packed: Block, table: NDArray[np.int64]) -> _Block:
     """Describes a block to the kernel; the caller keeps its bytes and its table alive."""
     shape = (packed.inputs, packed.outputs, packed.gates, packed.residual)
     counts = (len(packed.factors), len(packed.products))
-    return _Block(*shape, *counts, table, packed.data.ctypes.data, len(packed.data))
+    return _Block(*shape, *counts, table.ctypes.data, packed.data.ctypes.data, len(packed.data))

@@ -88,10 +88,8 @@ def install_(model: Model, encodings: Mapping[str, Encoding]) -> Model:
                 raise G2Error(f"the matrix {missing[0]!r} is missing; an LSTM needs all of its matrices, or none")
             made[layer] = CompressedLSTM(layer, {key: matrices[name] for key, name in names.items()})
     softmaxes = []
-    for name, uses in found.tables.items():
-        if name not in matrices:
-            continue
-        for use in uses:
+    for name in matrices:
+        for use in found.matrices[name].uses:
             if isinstance(use.module, nn.Embedding):
                 made[use.module] = CompressedEmbedding(use.module, matrices[name])
             elif isinstance(use.module, nn.Linear):

@@ -120,50 +120,51 @@ def _refuse_other_encodings(module: nn.Module, state: Mapping[str, Any], prefix:
         )
 
 
-class CompressedLinear(nn.Module):
+class _Compressed(nn.Module):
+    """A layer whose weights are one encoded matrix, shared with modules that are tied to it."""
+
+    def __init__(self, encoded: EncodedMatrix) -> None:
+        super().__init__()
+        self.encoded = encoded
+
+    @property
+    def weight(self) -> Tensor:
+        """The decoded weights, (rows, columns)."""
+        return self.encoded.weight
+
+
+class CompressedLinear(_Compressed):
     """A `torch.nn.Linear` with encoded weights; its bias is as it was.
 
     Args:
         linear: the layer that it replaces.
-        encoded: the weights, shared with modules that are tied to it.
+        encoded: the weights.
     """
 
     bias: nn.Parameter | None
 
     def __init__(self, linear: nn.Linear, encoded: EncodedMatrix) -> None:
-        super().__init__()
+        super().__init__(encoded)
         self.out_features, self.in_features = encoded.encoding.shape
-        self.encoded = encoded
         self.register_parameter("bias", linear.bias)
-
-    @property
-    def weight(self) -> Tensor:
-        """The decoded weights, (outputs, inputs)."""
-        return self.encoded.weight
 
     def forward(self, x: Tensor) -> Tensor:
         """As in `torch.nn.Linear`."""
         return functional.linear(x, self.weight, self.bias)
 
 
-class CompressedEmbedding(nn.Module):
+class CompressedEmbedding(_Compressed):
     """A `torch.nn.Embedding` with encoded weights.
 
     Args:
         embedding: the layer that it replaces.
-        encoded: the weights, shared with modules that are tied to it.
+        encoded: the weights.
     """
 
     def __init__(self, embedding: nn.Embedding, encoded: EncodedMatrix) -> None:
-        super().__init__()
+        super().__init__(encoded)
         self.num_embeddings, self.embedding_dim = encoded.encoding.shape
         self.padding_idx = embedding.padding_idx
-        self.encoded = encoded
-
-    @property
-    def weight(self) -> Tensor:
-        """The decoded weights, (tokens, width)."""
-        return self.encoded.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
         """The rows (..., width) of tokens (...)."""
@@ -193,7 +194,7 @@ class CompressedLSTM(GatedLSTM):
         self._names: list[list[str]] = [list(names) for names in layer._all_weights]
         self._decoded: dict[str, Decoded] = {}
         for name in layer._flat_weights_names:
-            if is_compressible(name):
+            if f"{name}.i" in matrices:
                 self.add_module(name, nn.ModuleDict({letter: matrices[f"{name}.{letter}"] for letter in LETTERS}))
                 self._decoded[name] = Decoded()
             else:
@@ -304,19 +305,3 @@ def layer_weights(lstm: nn.LSTM | GatedLSTM) -> Iterator[LayerWeights]:
                 factors,
                 rule.gates if rule.hard else "",
             )
-
-
-def is_compressible(name: str) -> bool:
-    """Whether a parameter of an LSTM is one of its matrices, not a bias or a projection."""
-    return name.startswith(("weight_ih", "weight_hh"))
-
-
-def gate_rows(layer: nn.RNNBase) -> dict[str, tuple[str, slice]]:
-    """For W_x and W_h of each gate, such as "weight_ih_l0.i", the parameter and its rows."""
-    H = layer.hidden_size
-    return {
-        f"{name}.{letter}": (name, slice(gate * H, (gate + 1) * H))
-        for name in layer._flat_weights_names
-        if is_compressible(name)
-        for gate, letter in enumerate(LETTERS)
-    }

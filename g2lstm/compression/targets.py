@@ -1,36 +1,14 @@
 """The matrices of a model that can be compressed, their names, and the modules that use them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from g2lstm.compression.modules import CompressedEmbedding, gate_rows
+from g2lstm.compression.modules import LETTERS, CompressedEmbedding
 from g2lstm.nn.convert import why_not
 from g2lstm.nn.lstm import G2LSTM
-
-GATE_GROUPS = {"i": "gates", "f": "gates", "g": "cell", "o": "cell"}
-
-
-class Target(NamedTuple):
-    """A matrix that can be compressed: all rows of a parameter, or some."""
-
-    group: str
-    parameter: nn.Parameter
-    rows: slice
-
-    @property
-    def values(self) -> Tensor:
-        """(rows, columns)."""
-        return self.parameter.detach()[self.rows]
-
-
-class Skipped(NamedTuple):
-    """Something that belongs to these groups but can't be compressed, and why."""
-
-    name: str
-    groups: tuple[str, ...]
-    reason: str
 
 
 class Use(NamedTuple):
@@ -49,6 +27,32 @@ class Use(NamedTuple):
         return self.attribute in getattr(self.module, "softmax_parameters", ())
 
 
+class Target(NamedTuple):
+    """A matrix that can be compressed: all rows of a parameter, or some.
+
+    Attributes:
+        uses: of an embedding or a softmax, where the parameter is used.
+    """
+
+    group: str
+    parameter: nn.Parameter
+    rows: slice = slice(None)
+    uses: Sequence[Use] = ()
+
+    @property
+    def values(self) -> Tensor:
+        """(rows, columns)."""
+        return self.parameter.detach()[self.rows]
+
+
+class Skipped(NamedTuple):
+    """Something that belongs to these groups but can't be compressed, and why."""
+
+    name: str
+    groups: tuple[str, ...]
+    reason: str
+
+
 @dataclass
 class Targets:
     """What `find_targets` finds.
@@ -56,13 +60,11 @@ class Targets:
     Attributes:
         matrices: by name; one that several modules share appears once, under its first name.
         lstms: for each layer, the names of its matrices by their names inside the layer.
-        tables: for the other matrices, by name, where they are used.
         skipped: what can't be compressed.
     """
 
     matrices: dict[str, Target] = field(default_factory=dict)
     lstms: dict[nn.LSTM | G2LSTM, dict[str, str]] = field(default_factory=dict)
-    tables: dict[str, list[Use]] = field(default_factory=dict)
     skipped: list[Skipped] = field(default_factory=list)
 
 
@@ -89,8 +91,7 @@ def find_targets(model: nn.Module) -> Targets:
         if reasons:
             found.skipped.append(Skipped(name, (group,), reasons[0]))
         else:
-            found.matrices[name] = Target(group, parameter, slice(None))
-            found.tables[name] = uses[parameter]
+            found.matrices[name] = Target(group, parameter, uses=uses[parameter])
     return found
 
 
@@ -102,19 +103,23 @@ def _find_lstms(
         layer: why_not(layer, G2LSTM if isinstance(layer, G2LSTM) else nn.LSTM) for layer in layers
     }
     for layer, name in layers.items():
+        weights = [weight for weight in layer._flat_weights_names if weight.startswith(("weight_ih", "weight_hh"))]
         reason = reasons[layer]
         if reason is None:
-            weights = {weight: getattr(layer, weight) for weight, _ in gate_rows(layer).values()}
-            others = [use for p in weights.values() for use in uses[p] if reasons.get(use.module, "no LSTM")]
+            own = [use for weight in weights for use in uses[getattr(layer, weight)]]
+            others = [use for use in own if reasons.get(use.module, "no LSTM")]
             reason = _shared(others[0]) if others else None
         if reason is not None:
             found.skipped.append(Skipped(name, ("gates", "cell"), reason))
             continue
         found.lstms[layer] = {}
-        for key, (weight, rows) in gate_rows(layer).items():
-            full_name = f"{names[weights[weight]]}.{key[-1]}"
-            found.lstms[layer][key] = full_name
-            found.matrices[full_name] = Target(GATE_GROUPS[key[-1]], weights[weight], rows)
+        for weight in weights:
+            parameter, H = getattr(layer, weight), layer.hidden_size
+            for gate, letter in enumerate(LETTERS):
+                full_name = f"{names[parameter]}.{letter}"
+                found.lstms[layer][f"{weight}.{letter}"] = full_name
+                group = "gates" if letter in "if" else "cell"
+                found.matrices[full_name] = Target(group, parameter, slice(gate * H, (gate + 1) * H))
 
 
 def _table_groups(model: nn.Module, uses: dict[nn.Parameter, list[Use]]) -> dict[nn.Parameter, str]:
