@@ -2,9 +2,8 @@
 
 import math
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -16,6 +15,7 @@ from g2lstm.compression.spec import PRESETS
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
+    from g2lstm.runs.records import CompressionReport, Sizes, SweepFile
     from g2lstm.tasks.trained import Scoring, Trained
 
 _METRICS = {"perplexity": "perplexity", "bleu": "BLEU"}
@@ -66,6 +66,7 @@ def compress(
 
     from g2lstm.runs.compressed import check_compressible, compress_run, default_folder
     from g2lstm.runs.directory import RunDirectory
+    from g2lstm.runs.records import CompressionReport
     from g2lstm.runs.trained import load
     from g2lstm.tasks.trained import Scoring
 
@@ -82,12 +83,13 @@ def compress(
     if as_json:
         print_json({"out": str(folder), **report})
         return
-    console().print(_table(report, f"{run} → {folder}"))
+    console().print(_table(CompressionReport.model_validate(report), f"{run} → {folder}"))
     say(f"next: g2lstm eval {shlex.quote(str(folder))}")
 
 
 def _sweep(trained: "Trained", folder: Path, scoring: "Scoring", as_json: bool) -> None:
     from g2lstm.lab.bench.sweep import PAGE, PICTURE, Sweep, check_pictures, draw
+    from g2lstm.runs.records import without_none
 
     check_pictures()
     sweep = Sweep(trained, folder, scoring)
@@ -99,68 +101,69 @@ def _sweep(trained: "Trained", folder: Path, scoring: "Scoring", as_json: bool) 
                 tell(f"{name}: {_outcome(sweep.found, name)}")
     draw(sweep.found, folder)
     if as_json:
-        print_json(sweep.found)
+        print_json(without_none(sweep.found))
         return
     console().print(_sweep_table(sweep.found))
-    for name, left in sweep.found["left_out"].items():
-        say(f"{name} left out: {left['reason']}")
+    for name, left in sweep.found.left_out.items():
+        say(f"{name} left out: {left.reason}")
     say(f"written: {', '.join(str(path) for path in (sweep.path, folder / PICTURE, folder / PAGE))}")
 
 
-def _table(report: Mapping[str, Any], title: str) -> Table:
-    rows: list[list[str] | None] = [
-        [f"{name}, bytes", *_bytes(size), f"{size['bits_per_weight']:.2f}"] for name, size in report["groups"].items()
-    ]
-    whole = ["model.safetensors, bytes", *_bytes(report["file"]), f"{report['bits_per_weight']:.2f}"]
-    rows += [["rest, bytes", *_bytes(report["rest"]), UNKNOWN], None, whole]
-    score, speed = report["score"], report["speed"]
+def _table(report: "CompressionReport", title: str) -> Table:
+    rows: list[list[str] | None] = [[f"{name}, bytes", *_bytes(size)] for name, size in report.groups.items()]
+    whole = report.file.model_copy(update={"bits_per_weight": report.bits_per_weight})
+    rows += [["rest, bytes", *_bytes(report.rest)], None, ["model.safetensors, bytes", *_bytes(whole)]]
+    score, speed = report.score, report.speed
     if score is None:
         rows.append(["score", UNKNOWN, UNKNOWN, UNKNOWN, ""])
     else:
-        change = _change(score["metric"], score["before"], score["after"])
-        name = f"{_METRICS[score['metric']]} on {score['split']}"
-        rows.append([name, f"{score['before']:.2f}", f"{score['after']:.2f}", change, ""])
+        change = _change(score.metric, score.before, score.after)
+        name = f"{_METRICS[score.metric]} on {score.split}"
+        rows.append([name, f"{score.before:.2f}", f"{score.after:.2f}", change, ""])
     if speed is None:
         rows.append(["speed", UNKNOWN, UNKNOWN, UNKNOWN, ""])
     else:
-        name = f"{speed['unit']} ({speed['how']}; a short measurement)"
-        rates = [f"{speed[key]:,.1f}" for key in ("before", "after")]
-        rows.append([name, *rates, f"× {speed['after'] / speed['before']:.2f}", ""])
-    return table(("", "before", "after", "change", "bits per weight"), rows, title=title, caption=report["spec"])
+        name = f"{speed.unit} ({speed.how}; a short measurement)"
+        rows.append([name, f"{speed.before:,.1f}", f"{speed.after:,.1f}", f"× {speed.after / speed.before:.2f}", ""])
+    return table(("", "before", "after", "change", "bits per weight"), rows, title=title, caption=report.spec)
 
 
-def _sweep_table(sweep: Mapping[str, Any]) -> Table:
-    metric, before = sweep["metric"], sweep["before"]
-    own = before["score"][metric]
-    points = sorted(sweep["points"].items(), key=lambda pair: -pair[1]["file"]["after"])
-    bits = f"{before['bits_per_weight']:.2f}"
+def _sweep_table(sweep: "SweepFile") -> Table:
+    metric, own, before = sweep.metric, sweep.score_before, sweep.before
+    assert before is not None, "the run itself is measured first"
+    bits = f"{before.bits_per_weight:.2f}"
     rows: list[list[str] | None] = [
-        [UNKNOWN, "as trained", f"{before['bytes']:,}", "", bits, f"{own:.2f}", "", "", ""],
+        [UNKNOWN, "as trained", f"{before.bytes:,}", "", bits, f"{own:.2f}", "", "", ""],
         None,
     ]
     unit = "speed"
-    for name, point in points:
-        size, speed, found = point["file"], point["speed"], point["score"]["after"]
+    for name, point in sorted(sweep.points.items(), key=lambda pair: -pair[1].file.after):
+        size, speed, found = point.file, point.speed, sweep.score_of(name)
         rate = [UNKNOWN, UNKNOWN]
         if speed is not None:
-            unit = speed["unit"]
-            rate = [f"{speed['after']:,.1f}", f"× {speed['after'] / speed['before']:.2f}"]
-        sizes = [f"{size['after']:,}", f"{size['ratio']:.1f} ×", f"{point['bits_per_weight']:.2f}"]
-        rows.append([name, point["spec"], *sizes, f"{found:.2f}", _change(metric, own, found), *rate])
+            unit = speed.unit
+            rate = [f"{speed.after:,.1f}", f"× {speed.after / speed.before:.2f}"]
+        sizes = [f"{size.after:,}", f"{size.before / size.after:.1f} ×", f"{point.bits_per_weight:.2f}"]
+        rows.append([name, point.spec, *sizes, f"{found:.2f}", _change(metric, own, found), *rate])
     headings = ("preset", "spec", "bytes", "smaller", "bits per weight", _METRICS[metric], "change", unit, "faster")
-    return table(headings, rows, title=f"{sweep['run']}, {_METRICS[metric]} on {sweep['split']}", left=2)
+    return table(headings, rows, title=f"{sweep.run}, {_METRICS[metric]} on {sweep.split}", left=2)
 
 
-def _outcome(sweep: Mapping[str, Any], name: str) -> str:
-    if name in sweep["left_out"]:
-        return f"left out: {sweep['left_out'][name]['reason']}"
-    point = sweep["points"][name]
-    return f"{point['file']['after']:,} bytes, {_METRICS[sweep['metric']]} {point['score']['after']:.2f}"
+def _outcome(sweep: "SweepFile", name: str) -> str:
+    if name in sweep.left_out:
+        return f"left out: {sweep.left_out[name].reason}"
+    return f"{sweep.points[name].file.after:,} bytes, {_METRICS[sweep.metric]} {sweep.score_of(name):.2f}"
 
 
-def _bytes(size: Mapping[str, Any]) -> tuple[str, str, str]:
-    before, after = size["before"], size["after"]
-    return f"{before:,}", f"{after:,}", f"÷ {before / after:.2f}" if before >= after else f"+ {after - before:,}"
+def _bytes(size: "Sizes") -> tuple[str, str, str, str]:
+    before, after = size.before, size.after
+    change = f"÷ {before / after:.2f}" if before >= after else f"+ {after - before:,}"
+    return (
+        f"{before:,}",
+        f"{after:,}",
+        change,
+        UNKNOWN if size.bits_per_weight is None else f"{size.bits_per_weight:.2f}",
+    )
 
 
 def _change(metric: str, before: float, after: float) -> str:

@@ -142,7 +142,7 @@ def demo_rows(study: "Study", out: Path) -> "tuple[list[dict[str, Any]], StudyTa
     """The rows of the table, each with its name, its unit and a value for each method; and the study's own table."""
     from g2lstm.lab.study.table import build
     from g2lstm.runs.compressed import default_folder
-    from g2lstm.runs.directory import TABLE
+    from g2lstm.runs.directory import RunDirectory
 
     (plan,) = study.tables
     found = build(plan, study.runs, out)
@@ -154,17 +154,18 @@ def demo_rows(study: "Study", out: Path) -> "tuple[list[dict[str, Any]], StudyTa
         values = [cells[index].values for _, cells in found.rows]
         row = _row(title, unit, [value[0] if value else None for value in values])
         rows.append(row | {"p_value": chances.get(column.title)})
-    reports = [
-        json.loads((default_folder(out / run.name, PRESET) / TABLE).read_text(encoding="utf-8")) for run in study.runs
+    found_reports = [RunDirectory(default_folder(out / run.name, PRESET)).compression_report() for run in study.runs]
+    reports = [report for report in found_reports if report is not None]
+    changes = [None if report.score is None else report.score.after - report.score.before for report in reports]
+    speeds = [report.speed for report in reports if report.speed is not None]
+    more = [
+        _row(f"  preset {PRESET} (all weights)", "change", changes),
+        _row("size", "bytes", [report.file.before for report in reports]),
+        _row(f"size, {PRESET}", "bytes", [report.file.after for report in reports]),
+        _row(speeds[0].unit, "rate", [speed.before for speed in speeds]),
+        _row(f"{speeds[0].unit}, {PRESET}", "rate", [speed.after for speed in speeds]),
     ]
-    scores, files, speeds = ([report[key] for report in reports] for key in ("score", "file", "speed"))
-    title = f"  preset {PRESET} (all weights)"
-    rows.insert(-1, _row(title, "change", [score["after"] - score["before"] for score in scores]))
-    for when, words in (("before", ""), ("after", f", {PRESET}")):
-        rows.insert(-1, _row(f"size{words}", "bytes", [file[when] for file in files]))
-    for when, words in (("before", ""), ("after", f", {PRESET}")):
-        rows.insert(-1, _row(f"{speeds[0]['unit']}{words}", "rate", [speed[when] for speed in speeds]))
-    return rows, found
+    return [*rows[:-1], *more, rows[-1]], found
 
 
 def _row(what: str, unit: str, values: Sequence[float | None]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from g2lstm.look.pictures.sizes import curve_of, draw_sizes
 from g2lstm.look.pictures.style import svg_element
 from g2lstm.look.pictures.training import draw_history, draw_learning, draw_saturation, gate_history, has_saturation
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.records import CompressionReport
+from g2lstm.runs.records import CompressionReport, SweepFile
 from g2lstm.tasks.recipes import task_of
 
 if TYPE_CHECKING:
@@ -148,12 +148,9 @@ def compression(runs: Runs) -> str:
     for name, run in runs.items():
         if (report := run.compression_report()) is not None:
             parts.append(_compressed(name, report))
-        curve = _measured(run.path / "sweep" / "sweep.json", curve_of)
-        rows = _measured(run.path / "sweep" / "sweep.json", _sweep)
-        if curve is not None and rows is not None:
-            title = f"{name}, {curve.metric}"
-            parts.append(f"<h3>{escape(title)}</h3>{picture(draw_sizes(curve, name), f'sizes and scores: {title}')}")
-            parts.append(table(["preset", "spec", "MB", "smaller", curve.metric], rows, numbers=(2, 3, 4)))
+        file = run.path / "sweep" / "sweep.json"
+        if file.is_file():
+            parts.append(_sweep(name, SweepFile.read(file, "delete it and measure again")))
     parts.append(_after_compression(runs))
     body = "".join(parts)
     return f"<h2>Compression</h2>{body}" if body else ""
@@ -175,14 +172,18 @@ def _compressed(name: str, report: CompressionReport) -> str:
     return title + table(["", "before", "after", "smaller or faster"], rows, numbers=(1, 2, 3))
 
 
-def _sweep(found: Any) -> list[list[str]]:
-    before, score = found["before"], found["before"]["score"][found["metric"]]
-    rows = [["as trained", "", f"{before['bytes'] / 1e6:,.2f}", "1.0 ×", f"{score:.2f}"]]
-    for preset, point in sorted(found["points"].items(), key=lambda pair: -pair[1]["file"]["after"]):
-        size, after = point["file"], point["score"]["after"]
-        ratio = f"{size['before'] / size['after']:.1f} ×"
-        rows.append([preset, point["spec"], f"{size['after'] / 1e6:,.2f}", ratio, f"{after:.2f}"])
-    return rows
+def _sweep(name: str, sweep: SweepFile) -> str:
+    if sweep.before is None:  # it was stopped at once
+        return ""
+    rows = [["as trained", "", f"{sweep.before.bytes / 1e6:,.2f}", "1.0 ×", f"{sweep.score_before:.2f}"]]
+    for preset, point in sorted(sweep.points.items(), key=lambda pair: -pair[1].file.after):
+        size = point.file
+        ratio = f"{size.before / max(size.after, 1):.1f} ×"
+        rows.append([preset, point.spec, f"{size.after / 1e6:,.2f}", ratio, f"{sweep.score_of(preset):.2f}"])
+    curve = curve_of(sweep)
+    title = f"{name}, {curve.metric}"
+    drawn = f"<h3>{escape(title)}</h3>{picture(draw_sizes(curve, name), f'sizes and scores: {title}')}"
+    return drawn + table(["preset", "spec", "MB", "smaller", curve.metric], rows, numbers=(2, 3, 4))
 
 
 def _after_compression(runs: Runs) -> str:

@@ -1,5 +1,6 @@
 """What the JSON files of a run directory say, as checked records."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -119,6 +120,47 @@ class CompressionReport(Record):
     bits_per_weight: float
     score: ScoreChange | None = None
     speed: SpeedChange | None = None
+
+
+class Uncompressed(Record):
+    """The run itself, in a sweep."""
+
+    score: Score
+    bytes: Count
+    bits_per_weight: float
+
+
+class LeftOut(Record):
+    """A spec that can't be applied to the run, in a sweep."""
+
+    spec: str
+    reason: str
+
+
+class SweepFile(Record):
+    """sweep.json: what every preset saves and costs, by its name."""
+
+    run: str
+    task: str
+    metric: str
+    model_sha256: str
+    split: str
+    cache: bool
+    versions: dict[str, str]
+    before: Uncompressed | None
+    points: dict[str, CompressionReport]
+    left_out: dict[str, LeftOut]
+
+    @property
+    def score_before(self) -> float:
+        """The score of the run itself."""
+        score = None if self.before is None else getattr(self.before.score, self.metric, None)
+        return math.nan if score is None else float(score)
+
+    def score_of(self, point: str) -> float:
+        """The score after a compression."""
+        score = self.points[point].score
+        return math.nan if score is None else score.after
 
 
 class MetricsLine(Record):

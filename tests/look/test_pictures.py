@@ -14,7 +14,9 @@ from g2lstm.look.pictures.sizes import curve_of, draw_sizes, spread
 from g2lstm.look.pictures.style import HEAT, THEME, css_variables, heat_colours, save, svg_element
 from g2lstm.look.pictures.training import draw_learning, draw_saturation, has_saturation
 from g2lstm.look.record import record_split
+from g2lstm.runs.records import SweepFile
 from g2lstm.tasks.reading import LayerReading, Place, Reading
+from tests.look.toys import sweep_point, sweep_values
 
 TEXT = "the cat costs $ 5 , a$^$b , \x1b 猫 <b>"
 
@@ -155,12 +157,8 @@ def test_learning_curves_leave_out_what_cannot_be_drawn():
 
 
 def test_sizes_are_drawn_with_their_scores(tmp_path):
-    size = {"before": 4000, "after": 1e6, "ratio": 4.0}
-    point = {"spec": "gates=int8", "file": size, "bits_per_weight": 8.0, "speed": None, "score": {"after": 86.0}}
-    lost = {**point, "score": {"after": float("nan")}}
-    before = {"bytes": 4e6, "score": {"perplexity": 85.0}}
-    sweep = {"metric": "perplexity", "split": "test", "before": before, "points": {"small": point, "lost": lost}}
-    curve = curve_of(sweep)
+    points = {"small": sweep_point(1_000_000, 86.0), "lost": sweep_point(1_000_000, float("nan"))}
+    curve = curve_of(SweepFile.model_validate(sweep_values(points, size=4_000_000, perplexity=85.0)))
     assert [(each.name, each.megabytes, each.score) for each in curve.points] == [
         ("not compressed", 4, 85), ("small", 1, 86),
     ]  # fmt: skip
@@ -172,15 +170,8 @@ def test_sizes_are_drawn_with_their_scores(tmp_path):
 
 
 def test_names_of_sizes_do_not_overlap():
-    points = {
-        f"preset-{k}": {
-            "spec": "gates=int8", "file": {"after": 1e6 * (k + 1), "ratio": 9 / (k + 1)}, "bits_per_weight": 4.0,
-            "speed": None, "score": {"after": 85 + 0.001 * k},
-        }
-        for k in range(10)
-    }  # fmt: skip
-    before = {"bytes": 2e7, "score": {"perplexity": 85.0}}
-    sweep = {"metric": "perplexity", "split": "test", "before": before, "points": points}
+    points = {f"preset-{k}": sweep_point(1_000_000 * (k + 1), 85 + 0.001 * k) for k in range(10)}
+    sweep = SweepFile.model_validate(sweep_values(points, size=20_000_000, perplexity=85.0))
     figure = draw_sizes(curve_of(sweep), "run")
     boxes = [label.get_window_extent() for label in figure.axes[0].texts]
     assert len(boxes) == 11

@@ -16,7 +16,7 @@ from g2lstm.look.record import record_split
 from g2lstm.look.report import write_report
 from g2lstm.recipes.files import recipe_hash
 from g2lstm.runs.directory import RunDirectory
-from tests.look.toys import language_run, translation_run
+from tests.look.toys import language_run, sweep_values, translation_run
 
 TEXT = "the cat sat <b>on</b> the mat ."
 EVIL = "</table><script>alert(1)</script>"
@@ -91,10 +91,8 @@ def measured(runs):
     point |= {"score": {"metric": "perplexity", "split": "test", "before": 85.85, "after": 86.21}}
     point["speed"] = {"unit": "steps/s", "how": "one stream", "before": 100.0, "after": 250.0}
     write(run.path / "compression.json", point)
-    write(run.path / "sweep" / "sweep.json", {
-        "metric": "perplexity", "split": "test", "points": {"small": point, "tiny": {**point, "speed": None}},
-        "before": {"bytes": 4000, "score": {"perplexity": 85.85}},
-    })  # fmt: skip
+    points = {"small": point, "tiny": {**point, "speed": None}}
+    write(run.path / "sweep" / "sweep.json", sweep_values(points, size=4000, perplexity=85.85))
     for file, spec, value in (("test", None, 85.85), ("a", "gates=svd:64", 99.5), ("b", "gates=svd:128", 88.0)):
         score = {"perplexity": value, "split": "test", "eval_gate": "soft", "cache": "500,0.2,0.1"}
         write(run.path / "measured" / f"{file}.json", {**score, "compressed": spec, "by_sentence": [[1.0, 2]]})

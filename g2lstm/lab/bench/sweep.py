@@ -1,10 +1,8 @@
 """The size–quality curve of a run: measures every preset for its task, and draws a picture and an interactive page."""
 
-import hashlib
 import html
-import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -17,8 +15,10 @@ from g2lstm.errors import G2Error, needs
 from g2lstm.look.pictures.sizes import FAMILIES, Curve, curve_of, draw_sizes
 from g2lstm.look.pictures.style import save
 from g2lstm.runs.compressed import Show, compress_timed, measure, write_json
+from g2lstm.runs.records import CompressionReport, LeftOut, SweepFile, Uncompressed, without_none
 from g2lstm.runs.trained import score
 from g2lstm.tasks.trained import Scoring, Trained
+from g2lstm.text.lines import sha256_of
 from g2lstm.version import __version__
 
 NAME = "sweep.json"
@@ -51,22 +51,23 @@ class Sweep:
     def __init__(self, trained: Trained, folder: Path, scoring: Scoring) -> None:
         self.trained, self.scoring = trained, scoring
         self.path = folder / NAME
-        self.metric = trained.metric.name
         self.points = points_for(trained.recipe.task)
-        settings, earlier = self._settings(), self._read()
-        self.found = {**settings, "before": None, "points": {}, "left_out": {}}
-        self.starts_over = earlier is not None and any(earlier.get(key) != value for key, value in settings.items())
-        if earlier is not None and not self.starts_over:
-            self.found = earlier
+        self.found, self.starts_over = self._new(), False
+        if self.path.exists():
+            earlier = SweepFile.read(self.path, "delete it to measure again")
+            emptied = earlier.model_copy(update={"before": None, "points": {}, "left_out": {}})
+            self.starts_over = emptied != self.found
+            self.found = self.found if self.starts_over else earlier
 
     def run(self, show: Show) -> Iterator[str]:
         """Measures what is missing; yields the name of each point once it is in the file."""
         missing = [name for name, spec in self.points.items() if not self._has(name, spec)]
-        if self.found["before"] is None:
+        if self.found.before is None:
             before = score(self.trained, self.scoring, partial(show, "scoring the run itself"))
             size = self.trained.run.model_file.stat().st_size
             parameters = sum(parameter.numel() for parameter in self.trained.model.parameters())
-            self._keep("before", {"score": before, "bytes": size, "bits_per_weight": 8 * size / parameters})
+            values = {"score": before, "bytes": size, "bits_per_weight": 8 * size / parameters}
+            self._keep(before=Uncompressed.model_validate(values))
         for number, name in enumerate(missing):
             show("points", number, len(missing))
             self._measure(name, self.points[name], show)
@@ -77,45 +78,36 @@ class Sweep:
         try:
             compressed = compress_timed(self.trained, spec)
         except G2Error as error:  # such as a rank above that of a small model's matrices
-            self._keep("left_out", self.found["left_out"] | {name: {"spec": str(spec), "reason": str(error)}})
+            self._keep(left_out=self.found.left_out | {name: LeftOut(spec=str(spec), reason=str(error))})
             return
-        before = self.found["before"]["score"]
+        assert self.found.before is not None
+        before = without_none(self.found.before.score)
         with tempfile.TemporaryDirectory() as folder:
             report = measure(self.trained, compressed, Path(folder), show, scoring=self.scoring, score_before=before)
-        self._keep("points", self.found["points"] | {name: report})
+        self._keep(points=self.found.points | {name: CompressionReport.model_validate(report)})
 
     def _has(self, name: str, spec: Spec) -> bool:
-        point = self.found["points"].get(name) or self.found["left_out"].get(name)
-        return point is not None and point["spec"] == str(spec)
+        point = self.found.points.get(name) or self.found.left_out.get(name)
+        return point is not None and point.spec == str(spec)
 
-    def _keep(self, key: str, value: Any) -> None:
-        self.found[key] = value
-        write_json(self.path, self.found)
+    def _keep(self, **values: Any) -> None:
+        self.found = self.found.model_copy(update=values)
+        write_json(self.path, without_none(self.found))
 
-    def _settings(self) -> dict[str, Any]:
-        """What two points of one curve must have in common."""
-        content = self.trained.run.model_file.read_bytes()
-        return {
-            "run": self.trained.run.path.absolute().name,
-            "task": self.trained.recipe.task,
-            "metric": self.metric,
-            "model_sha256": hashlib.sha256(content).hexdigest(),
-            "split": self.scoring.split,
-            "cache": self.scoring.cache,
-            "versions": {"g2lstm": __version__, "torch": str(torch.__version__)},
-        }
-
-    def _read(self) -> dict[str, Any] | None:
-        if not self.path.exists():
-            return None
-        try:
-            found: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
-            shape = (found["before"], found["points"], found["left_out"])
-        except (OSError, ValueError, KeyError, TypeError):
-            raise G2Error(f"{self.path} can't be read; delete it to measure again") from None
-        if not isinstance(shape[1], dict) or not isinstance(shape[2], dict):
-            raise G2Error(f"{self.path} does not hold a sweep; delete it to measure again")
-        return found
+    def _new(self) -> SweepFile:
+        """An empty sweep, with what two points of one curve must have in common."""
+        return SweepFile(
+            run=self.trained.run.path.absolute().name,
+            task=self.trained.recipe.task,
+            metric=self.trained.metric.name,
+            model_sha256=sha256_of(self.trained.run.model_file),
+            split=self.scoring.split,
+            cache=self.scoring.cache,
+            versions={"g2lstm": __version__, "torch": str(torch.__version__)},
+            before=None,
+            points={},
+            left_out={},
+        )
 
 
 def check_pictures() -> None:
@@ -124,11 +116,11 @@ def check_pictures() -> None:
         import_module("plotly")
 
 
-def draw(sweep: Mapping[str, Any], folder: Path) -> None:
-    """Draws a sweep, given the contents of sweep.json, into a folder."""
+def draw(sweep: SweepFile, folder: Path) -> None:
+    """Draws a sweep into a folder."""
     curve = curve_of(sweep)
-    save(draw_sizes(curve, sweep["run"]), folder / Path(PICTURE).stem)
-    _draw_page(curve, sweep["run"], folder / PAGE)
+    save(draw_sizes(curve, sweep.run), folder / Path(PICTURE).stem)
+    _draw_page(curve, sweep.run, folder / PAGE)
 
 
 def _ticks() -> list[float]:

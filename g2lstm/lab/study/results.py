@@ -14,6 +14,7 @@ from g2lstm.errors import G2Error
 from g2lstm.files import read_json, write_atomically
 from g2lstm.lab.study.plan import Measurement, PlannedRun
 from g2lstm.lab.study.significance import Array
+from g2lstm.recipes.files import differences
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.recipes import Recipe
 from g2lstm.text.lines import sha256_of
@@ -196,7 +197,8 @@ def check_recipe(path: Path, planned: Recipe) -> list[str]:
     before, now = (one.model_copy(update={"train": one.train.model_copy(update=same)}) for one in (found, planned))
     if before != now:
         raise G2Error(
-            f"{path} holds a run of another recipe than this study's ({_difference(before, now)}); {_ELSEWHERE}"
+            f"{path} holds a run of another recipe than this study's ({'; '.join(differences(before, now))}); "
+            f"{_ELSEWHERE}"
         )
     if fitted and planned.train.minutes is None:
         training = training_of(path)
@@ -273,14 +275,3 @@ def read(file: Path, kind: type[Saved]) -> Saved:
         return kind.model_validate(values)
     except ValidationError:
         raise G2Error(f"{file} does not hold what a study measures; delete it and run the study again") from None
-
-
-def _difference(found: Recipe, planned: Recipe) -> str:
-    before, now = found.model_dump(), planned.model_dump()
-    wrong = [
-        f"{section}.{name} is {before[section].get(name)!r} there, {value!r} here"
-        for section in ("data", "model", "train", "evaluate")
-        for name, value in now.get(section, {}).items()
-        if before.get(section, {}).get(name) != value
-    ]
-    return "; ".join(wrong) or "its task"

@@ -69,6 +69,7 @@ class StudyTable:
         comparisons: between rows.
         notes: below it.
         signatures: of every score, by run and heading.
+        uncompressed: the headings of scores without compression.
     """
 
     title: str
@@ -77,6 +78,7 @@ class StudyTable:
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...]
     signatures: Mapping[str, Mapping[str, str]]
+    uncompressed: frozenset[str] = frozenset()
 
     @property
     def is_empty(self) -> bool:
@@ -107,17 +109,11 @@ class StudyTable:
         lines += [line for note in self.notes for line in ("", note)]
         if self.signatures:
             lines += ["", "Signatures, one per run; other columns differ in what their headings say:", ""]
-            lines += [f"- {run}, {heading}: `{signature}`" for run, heading, signature in self._plain_signatures()]
+            for run, signatures in self.signatures.items():
+                plain = [heading for heading in signatures if heading in self.uncompressed]
+                heading = (plain or list(signatures))[-1]  # it has the settings of the cache, if any score has
+                lines.append(f"- {run}, {heading}: `{signatures[heading]}`")
         return "\n".join(lines)
-
-    def _plain_signatures(self) -> list[tuple[str, str, str]]:
-        """Each run's last uncompressed score: it has the cache's settings, if any score has."""
-        found = []
-        for run, signatures in self.signatures.items():
-            plain = {heading: signature for heading, signature in signatures.items() if "|compressed:" not in signature}
-            heading, signature = list((plain or signatures).items())[-1]
-            found.append((run, heading, signature))
-        return found
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -158,6 +154,7 @@ def build(
         ),
         (*plan.notes, *_training_notes(plan, runs, out), *_data_notes(plan, found), *reasons),
         _signatures(plan, runs, out),
+        frozenset(column.title for column in plan.columns if column.measurement.compression is None),
     )
 
 

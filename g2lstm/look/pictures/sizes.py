@@ -1,10 +1,11 @@
 """The size-quality curve of a sweep: what each way of compressing saves in bytes and costs in score."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from g2lstm.look.pictures.style import COLOURS, INK, log_scale, new_figure, styled
+from g2lstm.runs.records import SweepFile
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,22 +50,22 @@ class Curve(NamedTuple):
     is_log: bool
 
 
-def curve_of(sweep: Mapping[str, Any]) -> Curve:
-    """The curve of a sweep, given the contents of sweep.json."""
-    before, metric = sweep["before"], sweep["metric"]
-    points = [
-        Point("not compressed", FAMILIES[0], before["bytes"] / _MEGABYTE, before["score"][metric], "as it was trained")
-    ]
-    for name, point in sweep["points"].items():
-        size, speed = point["file"], point["speed"]
-        details = f"{point['spec']}<br>{size['ratio']:.1f} × smaller, {point['bits_per_weight']:.2f} bits per weight"
+def curve_of(sweep: SweepFile) -> Curve:
+    """The curve of a sweep."""
+    whole = 0 if sweep.before is None else sweep.before.bytes
+    points = [Point("not compressed", FAMILIES[0], whole / _MEGABYTE, sweep.score_before, "as it was trained")]
+    for name, point in sweep.points.items():
+        size, speed, score = point.file, point.speed, sweep.score_of(name)
+        ratio = size.before / max(size.after, 1)
+        details = f"{point.spec}<br>{ratio:.1f} × smaller, {point.bits_per_weight:.2f} bits per weight"
         if speed is not None:
-            details += f"<br>{speed['after']:,.0f} {speed['unit']}, {speed['after'] / speed['before']:.2f} × as many"
-        points.append(Point(name, _family(point["spec"]), size["after"] / _MEGABYTE, point["score"]["after"], details))
+            details += f"<br>{speed.after:,.0f} {speed.unit}, {speed.after / speed.before:.2f} × as many"
+        points.append(Point(name, _family(point.spec), size.after / _MEGABYTE, score, details))
     points = [point for point in points if math.isfinite(point.score) and 0 < point.megabytes < math.inf]
     scores = [point.score for point in points if point.score > 0]
-    is_log = len(scores) == len(points) and metric == "perplexity" and max(scores) > _LOG_FROM * min(scores)
-    return Curve(points, f"{'BLEU' if metric == 'bleu' else metric} on {sweep['split']}", is_log)
+    metric = "BLEU" if sweep.metric == "bleu" else sweep.metric
+    is_log = metric == "perplexity" and 0 < len(scores) == len(points) and max(scores) > _LOG_FROM * min(scores)
+    return Curve(points, f"{metric} on {sweep.split}", is_log)
 
 
 def _family(spec: str) -> Family:
