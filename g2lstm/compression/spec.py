@@ -47,14 +47,12 @@ class Operations:
         """As a spec has it."""
         return ",".join(name if number is None else f"{name}:{number!r}" for name, number in self.numbers)
 
-    def encode(self, values: "Tensor") -> Encoding:
-        """Encodes a matrix (rows, columns)."""
-        return FORMS[_form_of(name for name, _ in self.numbers)].encode(values, dict(self.numbers))
-
 
 def encode(values: "Tensor", operations: Operations | None) -> Encoding:
     """Encodes a matrix (rows, columns); without operations it stays dense."""
-    return Dense.encode(values, {}) if operations is None else operations.encode(values)
+    numbers = {} if operations is None else dict(operations.numbers)
+    encoding = FORMS[_form_of(numbers)] if numbers else Dense
+    return encoding.encode(values, numbers)
 
 
 @dataclass(frozen=True)

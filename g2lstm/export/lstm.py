@@ -258,7 +258,7 @@ output, h, c = layer.run(None, {{"input": x, "h": h, "c": c}})"""
             graph.output(joined, name, FLOAT, count, "batch", size)
         return {"model": graph}
 
-    def outputs(self, runners: Runners, steps: int, batch: int, hypotheses: int, generator: torch.Generator) -> Outputs:
+    def outputs(self, runners: Runners, steps: int, batch: int, generator: torch.Generator) -> Outputs:
         """The output and the last states."""
         module = self._layer
         shape = (batch, steps) if module.batch_first else (steps, batch)

@@ -1,6 +1,6 @@
 """The file of weights in a run directory: opened once, checked, and put into a model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -62,10 +62,7 @@ class Weights:
         self.check_plain()
         expected = {name: (list(value.shape), "F32") for name, value in model.state_dict().items()}
         slices = {name: self._file.get_slice(name) for name in self._file.keys()}  # noqa: SIM118, it is no mapping
-        found = {name: (part.get_shape(), part.get_dtype()) for name, part in slices.items()}
-        if wrong := sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)):
-            shapes = [" ".join(map(str, each.get(wrong[0], ["none"]))) for each in (found, expected)]
-            raise self._does_not_fit(f"{brief(wrong[0])} has shape {shapes[0]}, expected {shapes[1]}")
+        self._compare({name: (part.get_shape(), part.get_dtype()) for name, part in slices.items()}, expected)
 
     def fill_(self, model: nn.Module) -> None:
         """Gives a model the weights, which must fit and be finite."""
@@ -83,11 +80,15 @@ class Weights:
         except G2Error as error:
             raise self._does_not_fit(str(error)) from None
         expected = {name: (tuple(value.shape), value.dtype) for name, value in model.named_parameters()}
-        found = {name: (tuple(value.shape), value.dtype) for name, value in stored.others.items()}
-        if wrong := sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)):
-            what = f"{wrong[0]} is {found.get(wrong[0], 'missing')}, expected {expected.get(wrong[0], 'nothing')}"
-            raise self._does_not_fit(what)
+        self._compare({name: (tuple(value.shape), value.dtype) for name, value in stored.others.items()}, expected)
         model.load_state_dict(stored.others, strict=False, assign=True)
+
+    def _compare(self, found: Mapping[str, tuple[Any, Any]], expected: Mapping[str, tuple[Any, Any]]) -> None:
+        """Raises unless both name the same tensors, with the same shapes and types."""
+        for name in sorted(expected.keys() | found.keys()):
+            got, wanted = (" ".join(map(str, one.get(name, ["none"]))) for one in (found, expected))
+            if got != wanted:
+                raise self._does_not_fit(f"{brief(name)} has shape {got}, expected {wanted}")
 
     def _does_not_fit(self, why: str) -> G2Error:
         return G2Error(

@@ -41,7 +41,7 @@ log_probabilities, *state = model.run(None, {{"tokens": np.array([[{begin}]]), *
             graph.state_output(ends[number], f"{number}_next", layer.hidden_size, "batch")
         return {"model": graph}
 
-    def outputs(self, runners: Runners, steps: int, batch: int, hypotheses: int, generator: torch.Generator) -> Outputs:
+    def outputs(self, runners: Runners, steps: int, batch: int, generator: torch.Generator) -> Outputs:
         """Log-probabilities and states."""
         model = self.module
         tokens = torch.randint(model.vocabulary_size, (steps, batch), generator=generator)
