@@ -12,7 +12,7 @@ from torch import nn
 from g2lstm.errors import G2Error
 from g2lstm.look.counts import GateStatistics
 from g2lstm.nn.record import record_gates
-from g2lstm.tasks.reading import Reading, in_mode
+from g2lstm.tasks.reading import Place, Reading, in_mode
 from g2lstm.tasks.trained import Progress, Trained
 
 
@@ -100,6 +100,6 @@ def record_reading(trained: Trained, reading: Reading) -> Recording:
     """Count the gates of a text that was read."""
     statistics = GateStatistics(trained.model, dict.fromkeys(layer.name for layer in reading.layers))
     for layer in reading.layers:
-        for gate, histogram in statistics[layer.place].items():
+        for gate, histogram in statistics[Place(layer.name, layer.direction, layer.title)].items():
             histogram.add(torch.from_numpy(getattr(layer, gate)))
     return Recording(statistics, reading.mode, {"tokens": {side: len(each) for side, each in reading.tokens.items()}})

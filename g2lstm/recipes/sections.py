@@ -1,5 +1,6 @@
 """The parts of a recipe that all tasks share: data, gates, optimizers, and how to train."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -67,6 +68,14 @@ class DataSection(Section):
     def endings(self) -> tuple[str, ...]:
         """The endings of the files of each split."""
         return ("txt",)
+
+    def files(self, data_dir: Path | None) -> Mapping[str, Any]:
+        """The file, or pair of files, of each split; a named data set is fetched if necessary."""
+        raise NotImplementedError
+
+    @property
+    def _folder(self) -> Path | None:
+        return None if self.path is None else Path(self.path)
 
     @field_validator("name")
     @classmethod

@@ -46,12 +46,7 @@ class Place:
 
 
 def places(name: str, lstm: nn.Module) -> list[Place]:
-    """The places inside one LSTM, in the order of its gates: l0, l0_reverse, l1, ...
-
-    Args:
-        name: the module's name in its model; "" if it is the model.
-        lstm: a `G2LSTM` or `torch.nn.LSTM`.
-    """
+    """The places inside an LSTM, in the order of its gates: l0, l0_reverse, l1, ...; `name` is "" if it is the model."""
     assert isinstance(lstm, GatedLSTM | nn.LSTM)
     found = []
     for index in range(lstm.num_layers):
@@ -71,40 +66,12 @@ def title_of(name: str) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class LayerReading:
-    """The gates of one direction of one layer, float32 (T, H): a row for each token it read.
+class LayerReading(Place):
+    """The gates of one direction of one layer, float32 (T, H): a row for each token it read."""
 
-    Attributes:
-        place: which layer and direction.
-        input: its input gates.
-        forget: its forget gates.
-        output: its output gates.
-    """
-
-    place: Place
     input: Floats
     forget: Floats
     output: Floats
-
-    @property
-    def name(self) -> str:
-        """The name of the layer, such as "layers.0" or "encoder.1"."""
-        return self.place.name
-
-    @property
-    def direction(self) -> str:
-        """The direction of reading: "forward" or "backward"."""
-        return self.place.direction
-
-    @property
-    def title(self) -> str:
-        """A name for people, such as "encoder 1, backward"."""
-        return self.place.title
-
-    @property
-    def side(self) -> str:
-        """The tokens it read: "text", "source" or "target"."""
-        return self.place.side
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,14 +105,7 @@ class Reading:
 def in_mode(model: nn.Module, *, eval_gate: str | None = None, training: bool = False, seed: int = 0) -> Iterator[str]:
     """Puts a model into evaluation or training mode, without gradients; restores it and torch's generator at the end.
 
-    Args:
-        model: a model with `G2LSTM` layers.
-        eval_gate: in evaluation, "soft", "tempered" or "hard"; None for the model's own.
-        training: use noise, temperature and dropout as in training.
-        seed: of noise and dropout.
-
-    Yields:
-        A description of the mode.
+    Training mode has noise, temperature and dropout, drawn from `seed`. Yields a description of the mode.
     """
     if training and eval_gate is not None:
         raise G2Error(
@@ -206,11 +166,6 @@ def check_length(text: str, tokens: int) -> None:
         )
 
 
-def unknown_places(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
-    """The positions of tokens that are not in the vocabulary."""
-    return [place for place, token in enumerate(ids) if token == tokenizer.unk_id]
-
-
 def layer_readings(model: nn.Module, record: GateRecord) -> list[LayerReading]:
     """The gates in a record that has one call of each LSTM, with a batch of one."""
     modules: Mapping[str, nn.Module] = dict(model.named_modules())
@@ -218,7 +173,7 @@ def layer_readings(model: nn.Module, record: GateRecord) -> list[LayerReading]:
     for name, (gates,) in record.items():
         for index, place in enumerate(places(name, modules[name])):
             i, f, o = (getattr(gates, gate)[index][:, 0].float().cpu().numpy() for gate in GATES)
-            layers.append(LayerReading(place, i, f, o))
+            layers.append(LayerReading(place.name, place.direction, place.title, i, f, o))
     return layers
 
 

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.mode import lstms
+from g2lstm.nn.record import record_gates
 from g2lstm.recipes.recipe import Recipe
-from g2lstm.tasks.reading import Reading
+from g2lstm.tasks.reading import Reading, in_mode, layer_readings
 from g2lstm.text.grammar import GrammarPair
 from g2lstm.text.lines import read_pieces
 from g2lstm.text.registry import folder_of
@@ -115,6 +116,14 @@ class Passes(NamedTuple):
     read: Callable[[int, int], Iterator[Pass]]  # this many at most, chosen by this seed; the mode is the model's own
 
 
+class TextRead(NamedTuple):
+    """A text as a model is given it; each by side, in the order of the tokenizers."""
+
+    ids: dict[str, list[int]]
+    tokens: dict[str, list[str]]  # for people
+    own: dict[str, Any]  # what else a `Reading` has, known before the model reads
+
+
 class SpeedTest(NamedTuple):
     """A short job that shows how fast a model is in use."""
 
@@ -203,7 +212,6 @@ class Trained(ABC):
         """What a signature says about the text that was scored."""
         return f"{self.recipe.data.name or 'own'}/{hashes}"
 
-    @abstractmethod
     def read(
         self,
         text: str,
@@ -224,6 +232,29 @@ class Trained(ABC):
             training: show the gates as they are in training, with noise. A translation is still made without.
             seed: of noise and dropout.
         """
+        text_read = self._encode(text, target, eval_gate)
+        model = self.model
+        with in_mode(model, eval_gate=eval_gate, training=training, seed=seed) as mode, record_gates(model) as record:
+            predicted = self._forward(text_read.ids)
+        unknown = {
+            side: [place for place, token in enumerate(ids) if token == tokenizer.unk_id]
+            for (side, ids), tokenizer in zip(text_read.ids.items(), self.tokenizers.values(), strict=True)
+        }
+        return Reading(text_read.tokens, layer_readings(model, record), mode, unknown, **text_read.own, **predicted)
+
+    @abstractmethod
+    def _encode(self, text: str, target: str | None, eval_gate: str | None) -> TextRead: ...
+
+    @abstractmethod
+    def _forward(self, ids: Mapping[str, list[int]]) -> dict[str, Any]:
+        """Runs the model over a text; returns what a `Reading` has beside the gates."""
+
+    def files(self, split: str, data_dir: Path | None = None) -> Any:
+        """The text file, or pair of files, of a split of the data that the model was trained on."""
+        files = self.recipe.data.files(data_dir)
+        if split not in files:
+            raise G2Error(f"there is no split {split!r}; choose one of {', '.join(files)}")
+        return files[split]
 
     @abstractmethod
     def passes(self, split: str, data_dir: Path | None = None) -> Passes:

@@ -15,7 +15,7 @@ from g2lstm.look.pictures.style import HEAT, THEME, css_variables, heat_colours,
 from g2lstm.look.pictures.training import draw_learning, draw_saturation, has_saturation
 from g2lstm.look.record import record_split
 from g2lstm.runs.records import SweepFile
-from g2lstm.tasks.reading import LayerReading, Place, Reading
+from g2lstm.tasks.reading import LayerReading, Reading
 from tests.look.toys import sweep_point, sweep_values
 
 TEXT = "the cat costs $ 5 , a$^$b , \x1b 猫 <b>"
@@ -89,7 +89,7 @@ def test_numbers_can_be_read_on_their_colours():
     from matplotlib.colors import to_rgb
 
     means = np.linspace(0, 1, 101, dtype=np.float32)
-    layer = LayerReading(Place("layers.0", "forward", "layer 1"), *[means[:, None]] * 3)
+    layer = LayerReading("layers.0", "forward", "layer 1", *[means[:, None]] * 3)
     words = [str(k) for k in range(101)]
     figure = draw_words({"one": Reading({"text": words}, [layer], "evaluation", {"text": []})}, "text")
     seen = []

@@ -8,12 +8,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
 from g2lstm.errors import G2Error
-from g2lstm.tasks.lm.evaluate import Progress, Score, Tokens, read, score
+from g2lstm.tasks.lm.evaluate import ReadOptions, Score, Tokens, read, score
 from g2lstm.tasks.lm.model import LanguageModel
 
 _ROWS = 128  # predictions at a time, so that their scores against the window stay in the processor's cache
@@ -44,14 +45,12 @@ class CacheSettings:
             raise G2Error(f"the cache's lambda is a share and must lie in [0, 1), got {self.share}; try 0.1")
 
 
-@dataclass(frozen=True)
-class TunedCache:
-    """The best settings found, the perplexity with them and without a cache, and the best λ of each pair tried."""
+class TunedCache(NamedTuple):
+    """The best settings found, and the perplexity with them and without a cache."""
 
     settings: CacheSettings
     perplexity: float
     plain_perplexity: float
-    tried: list[tuple[CacheSettings, float]]
 
 
 class CacheMemory:
@@ -132,19 +131,12 @@ class CacheMemory:
 
 
 def cached_perplexity(
-    model: LanguageModel,
-    tokens: Tokens,
-    settings: CacheSettings,
-    *,
-    eval_gate: str | None = None,
-    columns: int = 16,
-    steps: int = 2048,
-    progress: Progress | None = None,
+    model: LanguageModel, tokens: Tokens, settings: CacheSettings, **options: Unpack[ReadOptions]
 ) -> Score:
-    """The perplexity of a stream with a cache; the arguments are those of `g2lstm.tasks.lm.evaluate.read`."""
+    """The perplexity of a stream with a cache; the options are those of `g2lstm.tasks.lm.evaluate.read`."""
     memory = CacheMemory([min(settings.window, len(tokens))], [settings.theta])  # no more room than the stream needs
     parts = []
-    for block in read(model, tokens, eval_gate=eval_gate, columns=columns, steps=steps, progress=progress):
+    for block in read(model, tokens, **options):
         from_cache = memory.probabilities(block.features, block.targets)[0, 0]
         parts.append(mix(block.log_probabilities, from_cache, settings.share).cpu())
     return score(parts)
@@ -162,25 +154,12 @@ def tune_cache(
     *,
     windows: Sequence[int] = _WINDOWS,
     thetas: Sequence[float] = _THETAS,
-    eval_gate: str | None = None,
-    columns: int = 16,
-    steps: int = 2048,
-    progress: Progress | None = None,
+    **options: Unpack[ReadOptions],
 ) -> TunedCache:
     """Finds the window, θ and λ with the lowest perplexity on a stream, which should be the validation set.
 
     The model reads the stream once for all windows and θ. The loss is convex in λ, so the best λ for each pair is found
-    without a grid.
-
-    Args:
-        model: as in `g2lstm.tasks.lm.evaluate.read`, like the arguments that are not described here.
-        tokens: (N,).
-        windows: the windows to try.
-        thetas: the θ to try.
-        eval_gate: how gates are computed.
-        columns: affects only speed.
-        steps: affects only speed.
-        progress: called with the tokens predicted so far and the total.
+    without a grid. The options are those of `g2lstm.tasks.lm.evaluate.read`.
     """
     if not windows or not thetas:
         raise G2Error(f"a search needs at least one window and one theta, got windows={windows} and thetas={thetas}")
@@ -189,7 +168,7 @@ def tune_cache(
             CacheSettings(window, theta)
     memory = CacheMemory(windows, thetas)
     plain, cached = [], []
-    for block in read(model, tokens, eval_gate=eval_gate, columns=columns, steps=steps, progress=progress):
+    for block in read(model, tokens, **options):
         cached.append(memory.probabilities(block.features, block.targets).float().cpu())
         plain.append(block.log_probabilities.cpu())
     log_probabilities, from_cache = torch.cat(plain), torch.cat(cached, dim=2).double()
@@ -200,7 +179,7 @@ def tune_cache(
             mixed = mix(log_probabilities, from_cache[k, j], share)
             tried.append((CacheSettings(window, theta, share), score([mixed]).perplexity))
     best, lowest = min(tried, key=lambda pair: pair[1])
-    return TunedCache(best, lowest, score(plain).perplexity, tried)
+    return TunedCache(best, lowest, score(plain).perplexity)
 
 
 def _best_share(log_probabilities: Tensor, from_cache: Tensor) -> float:

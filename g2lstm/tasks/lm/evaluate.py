@@ -8,9 +8,9 @@ twice; if one does not, its columns are read one by one. The result is always th
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -19,8 +19,8 @@ from torch import Tensor
 from g2lstm.errors import G2Error
 from g2lstm.nn.mode import evaluating
 from g2lstm.tasks.lm.model import LanguageModel, State
+from g2lstm.tasks.trained import Progress
 
-Progress = Callable[[int, int], None]  # tokens done, and the total
 Tokens = Tensor | np.ndarray[Any, Any]  # (N,) integers; a memory-mapped array is read a stretch at a time
 
 _CHECK_EVERY = 64  # steps between comparisons of states
@@ -57,19 +57,18 @@ class Block(NamedTuple):
     targets: Tensor  # (n,), the tokens to predict
 
 
-@torch.no_grad()
-def perplexity(
-    model: LanguageModel,
-    tokens: Tokens,
-    *,
-    eval_gate: str | None = None,
-    columns: int = 16,
-    steps: int = 2048,
-    progress: Progress | None = None,
-) -> Score:
+class ReadOptions(TypedDict, total=False):
+    """Options of `read` that others pass on; their meaning and defaults are described there."""
+
+    eval_gate: str | None
+    columns: int
+    steps: int
+    progress: Progress | None
+
+
+def perplexity(model: LanguageModel, tokens: Tokens, **options: Unpack[ReadOptions]) -> Score:
     """The perplexity of a stream; see `read` for the arguments."""
-    blocks = read(model, tokens, eval_gate=eval_gate, columns=columns, steps=steps, progress=progress)
-    return score([block.log_probabilities.cpu() for block in blocks])
+    return score([block.log_probabilities.cpu() for block in read(model, tokens, **options)])
 
 
 def score(log_probabilities: list[Tensor]) -> Score:

@@ -1,6 +1,6 @@
 """`TrainedLanguageModel`: a language model with its tokenizer, ready to be used from Python."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice, repeat
@@ -14,14 +14,13 @@ import torch
 from g2lstm.compression.model import encoded_matrices
 from g2lstm.compression.stream import TokenSession, can_replace, stream
 from g2lstm.errors import G2Error
-from g2lstm.nn.record import record_gates
 from g2lstm.tasks.lm.cache import CacheSettings, cached_perplexity, tune_cache
 from g2lstm.tasks.lm.dynamic import DynamicSettings, dynamic_perplexity, gradient_mean_squares
 from g2lstm.tasks.lm.evaluate import Score, perplexity
 from g2lstm.tasks.lm.generate import generate
 from g2lstm.tasks.lm.model import LanguageModel
 from g2lstm.tasks.lm.recipe import LmRecipe
-from g2lstm.tasks.reading import Reading, check_length, column, encode, in_mode, layer_readings, unknown_places
+from g2lstm.tasks.reading import check_length, column, encode
 from g2lstm.tasks.trained import (
     WORDS,
     Metric,
@@ -31,11 +30,11 @@ from g2lstm.tasks.trained import (
     Scoring,
     SpeedTest,
     SplitScore,
+    TextRead,
     Trained,
     describe_tokens,
 )
 from g2lstm.text.corpus import TokenStream, prepare_stream
-from g2lstm.text.registry import lm_files
 from g2lstm.text.tokenize import EOS, Tokenizer
 from g2lstm.text.windows import Columns
 
@@ -78,11 +77,7 @@ class TrainedLanguageModel(Trained):
 
     def split(self, split: str, data_dir: Path | None = None) -> TokenStream:
         """The tokens of a split of the data that the model was trained on."""
-        data = self.recipe.data
-        files = lm_files(data.name, None if data.path is None else Path(data.path), data_dir)
-        if split not in files:
-            raise G2Error(f"there is no split {split!r}; choose one of {', '.join(files)}")
-        return prepare_stream(files[split], self.tokenizer)
+        return prepare_stream(self.files(split, data_dir), self.tokenizer)
 
     def _score_split(self, how: Scoring, eval_gate: str, progress: Progress | None) -> SplitScore:
         if how.tune_cache:
@@ -154,36 +149,23 @@ class TrainedLanguageModel(Trained):
         squares = gradient_mean_squares(self.model, train, eval_gate=eval_gate, progress=progress)
         return dynamic_perplexity(self.model, tokens, squares, rule, eval_gate=eval_gate, progress=progress)
 
-    def read(
-        self,
-        text: str,
-        *,
-        target: str | None = None,
-        eval_gate: str | None = None,
-        training: bool = False,
-        seed: int = 0,
-    ) -> Reading:
-        """Reads a text and predicts what comes next; see `Trained.read`. There is no target."""
+    def _encode(self, text: str, target: str | None, eval_gate: str | None) -> TextRead:
         if target is not None:
             raise G2Error("a language model reads one text; a target is for translation models")
-        model, tokenizer = self.model, self.tokenizer
         ids, tokens = [], []
         for line in text.strip("\n").split("\n"):
-            encoded = encode(tokenizer, line)
-            ids += [tokenizer.eos_id, *encoded.ids]
+            encoded = encode(self.tokenizer, line)
+            ids += [self.tokenizer.eos_id, *encoded.ids]
             tokens += [EOS, *encoded.shown]
         check_length(text, len(ids) - 1)
-        with in_mode(model, eval_gate=eval_gate, training=training, seed=seed) as mode, record_gates(model) as record:
-            features, _, _ = model(column(ids, model.softmax_bias.device))
-            probabilities, likeliest = model.logits(features[-1, 0]).softmax(-1).topk(min(_NEXT_WORDS, len(tokenizer)))
-        words = tokenizer.readable(likeliest.tolist())
-        return Reading(
-            tokens={"text": tokens},
-            layers=layer_readings(model, record),
-            mode=mode,
-            unknown={"text": unknown_places(tokenizer, ids)},
-            next_words=list(zip(words, probabilities.tolist(), strict=True)),
-        )
+        return TextRead({"text": ids}, {"text": tokens}, {})
+
+    def _forward(self, ids: Mapping[str, list[int]]) -> dict[str, Any]:
+        model, count = self.model, min(_NEXT_WORDS, len(self.tokenizer))
+        features, _, _ = model(column(ids["text"], model.softmax_bias.device))
+        probabilities, likeliest = model.logits(features[-1, 0]).softmax(-1).topk(count)
+        words = self.tokenizer.readable(likeliest.tolist())
+        return {"next_words": list(zip(words, probabilities.tolist(), strict=True))}
 
     def passes(self, split: str, data_dir: Path | None = None) -> Passes:
         """Windows as validation reads them: columns side by side, the first windows of each, with the state carried."""

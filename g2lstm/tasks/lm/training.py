@@ -29,7 +29,6 @@ from g2lstm.tasks.task import (
     saturation,
 )
 from g2lstm.text.corpus import TokenStream, prepare_stream, prepare_tokenizer
-from g2lstm.text.registry import lm_files
 from g2lstm.text.tokenize import Tokenizer
 from g2lstm.text.windows import Columns, Window, learning_rate_scale, sample_bptt
 
@@ -265,7 +264,7 @@ class LmTask(Task[LmRecipe, LanguageModel, TrainedLanguageModel]):
     def prepare(self, recipe: LmRecipe, data_dir: Path | None, tokenizers: Sequence[Tokenizer] | None) -> Prepared:
         """Tokenises the text."""
         data = recipe.data
-        files = lm_files(data.name, None if data.path is None else Path(data.path), data_dir)
+        files = data.files(data_dir)
         if tokenizers is None:
             tokenizers = [
                 prepare_tokenizer(

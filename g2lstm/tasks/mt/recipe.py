@@ -1,5 +1,6 @@
 """The recipe of a translation model; its defaults are the paper's for IWSLT'14 German to English."""
 
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -19,6 +20,7 @@ from g2lstm.recipes.sections import (
     Vocabulary,
     Width,
 )
+from g2lstm.text.pairs import PairFiles, mt_files
 
 Ending = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=32)]
 
@@ -49,6 +51,10 @@ class MtData(DataSection):
     def endings(self) -> tuple[str, ...]:
         """The endings of the files of each split."""
         return self.source, self.target
+
+    def files(self, data_dir: Path | None) -> dict[str, PairFiles]:
+        """The source and target file of each split."""
+        return mt_files(self.name, self._folder, self.source, self.target, data_dir)
 
     @field_validator("target")
     @classmethod

@@ -1,7 +1,7 @@
 """`TrainedTranslationModel`: a translation model with its tokenizers, ready to be used from Python."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,13 +13,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.mode import evaluating
-from g2lstm.nn.record import record_gates
 from g2lstm.tasks.mt.beam import MAX_SOURCE, translate
 from g2lstm.tasks.mt.bleu import bleu_by_sentence, score
 from g2lstm.tasks.mt.detokenize import check_language, detokenize
 from g2lstm.tasks.mt.model import TranslationModel
 from g2lstm.tasks.mt.recipe import MtRecipe
-from g2lstm.tasks.reading import Reading, check_length, column, encode, in_mode, layer_readings, unknown_places
+from g2lstm.tasks.reading import check_length, column, encode
 from g2lstm.tasks.trained import (
     Metric,
     Pass,
@@ -28,12 +27,13 @@ from g2lstm.tasks.trained import (
     Scoring,
     SpeedTest,
     SplitScore,
+    TextRead,
     Trained,
     describe_tokens,
 )
 from g2lstm.text.grammar import GrammarPair, grammar_pairs
 from g2lstm.text.lines import sha256_of
-from g2lstm.text.pairs import PairCorpus, PairFiles, mt_files, prepare_pairs, read_pairs
+from g2lstm.text.pairs import PairCorpus, prepare_pairs, read_pairs
 from g2lstm.text.registry import partial_pairs
 from g2lstm.text.tokenize import EOS, UNK, Tokenizer
 
@@ -165,14 +165,6 @@ class TrainedTranslationModel(Trained):
         """The words of a line as the word tokenizer splits them, with their case kept."""
         return [line[start:end] for start, end in self.source.backend.encode(line, add_special_tokens=False).offsets]
 
-    def files(self, split: str, data_dir: Path | None = None) -> PairFiles:
-        """The text files of a split of the data that the model was trained on."""
-        data = self.recipe.data
-        files = mt_files(data.name, None if data.path is None else Path(data.path), data.source, data.target, data_dir)
-        if split not in files:
-            raise G2Error(f"there is no split {split!r}; choose one of {', '.join(files)}")
-        return files[split]
-
     def split(self, split: str, data_dir: Path | None = None) -> tuple[list[str], list[str]]:
         """The sources and the references of a split, as they are in the files."""
         return read_pairs(self.files(split, data_dir))
@@ -194,7 +186,7 @@ class TrainedTranslationModel(Trained):
                 sources, beam=beam, length_penalty=penalty, max_source=None, eval_gate=eval_gate, progress=progress
             )
         texts = [best[0].text for best in found]
-        scores = score(texts, references, tokenize=own.bleu.tokenize, lowercase=own.bleu.lowercase)
+        scores = score(texts, references, own.bleu)
         data = self._signed_data("+".join(sha256_of(file)[:8] for file in files))
         return SplitScore(
             {
@@ -213,16 +205,8 @@ class TrainedTranslationModel(Trained):
             bleu_by_sentence(texts, references, own.bleu) if how.by_sentence else None,
         )
 
-    def read(
-        self,
-        text: str,
-        *,
-        target: str | None = None,
-        eval_gate: str | None = None,
-        training: bool = False,
-        seed: int = 0,
-    ) -> Reading:
-        """Reads a text and its translation, which the model makes itself unless one is given; see `Trained.read`."""
+    def _encode(self, text: str, target: str | None, eval_gate: str | None) -> TextRead:
+        """Also translates the text, in evaluation mode, unless a translation is given."""
         line = self.cleaned(" ".join(text.split("\n")))
         source, source_tokens = encode(self.source, line)
         check_length(text, len(source))
@@ -235,17 +219,16 @@ class TrainedTranslationModel(Trained):
         else:
             ids, words = encode(self.target, self.cleaned(target))
             check_length(target, len(ids))
-        source, inputs, model = [*source, self.source.eos_id], [self.target.eos_id, *ids], self.model
-        device = model.softmax_bias.device
-        with in_mode(model, eval_gate=eval_gate, training=training, seed=seed) as mode, record_gates(model) as record:
-            model(column(source, device), torch.tensor([len(source)]), column(inputs, device))
-        return Reading(
-            tokens={"source": [*source_tokens, EOS], "target": [EOS, *words]},
-            layers=layer_readings(model, record),
-            mode=mode,
-            unknown={"source": unknown_places(self.source, source), "target": unknown_places(self.target, inputs)},
-            **own,
+        return TextRead(
+            {"source": [*source, self.source.eos_id], "target": [self.target.eos_id, *ids]},
+            {"source": [*source_tokens, EOS], "target": [EOS, *words]},
+            own,
         )
+
+    def _forward(self, ids: Mapping[str, list[int]]) -> dict[str, Any]:
+        source, target = (column(each, self.model.softmax_bias.device) for each in (ids["source"], ids["target"]))
+        self.model(source, torch.tensor([len(source)]), target)
+        return {}
 
     def passes(self, split: str, data_dir: Path | None = None) -> Passes:
         """Random pairs, the target given, that are no longer than those of training."""

@@ -29,7 +29,7 @@ from g2lstm.tasks.task import (
     saturation,
 )
 from g2lstm.text.batches import PairBatch, TrainingBatches, evaluation_batches
-from g2lstm.text.pairs import PairCorpus, mt_files, prepare_pairs, prepare_tokenizers, read_pairs
+from g2lstm.text.pairs import PairCorpus, prepare_pairs, prepare_tokenizers, read_pairs
 from g2lstm.text.tokenize import Tokenizer
 
 
@@ -177,16 +177,13 @@ class TranslationLearner(Learner):
     def _validation_bleu(self) -> float:
         sources, references = self._valid_texts
         found = self.translator.search(sources, beam=1, max_source=None)
-        how = self.recipe.evaluate.bleu
-        texts = [best[0].text for best in found]
-        return corpus_bleu(texts, references, tokenize=how.tokenize, lowercase=how.lowercase)
+        return corpus_bleu([best[0].text for best in found], references, self.recipe.evaluate.bleu)
 
     @cached_property
     def _is_by_bleu(self) -> bool:
         """Whether the best validation is the one with the highest BLEU, which needs references of four words."""
-        return self.recipe.train.best_by == "bleu" and can_be_scored(
-            self._valid_texts[1], tokenize=self.recipe.evaluate.bleu.tokenize
-        )
+        _, references = self._valid_texts
+        return self.recipe.train.best_by == "bleu" and can_be_scored(references, self.recipe.evaluate.bleu)
 
     @cached_property
     def _valid_texts(self) -> tuple[list[str], list[str]]:
@@ -254,8 +251,7 @@ class MtTask(Task[MtRecipe, TranslationModel, TrainedTranslationModel]):
     def prepare(self, recipe: MtRecipe, data_dir: Path | None, tokenizers: Sequence[Tokenizer] | None) -> Prepared:
         """Tokenises both sides of the pairs."""
         data = recipe.data
-        folder = None if data.path is None else Path(data.path)
-        files = mt_files(data.name, folder, data.source, data.target, data_dir)
+        files = data.files(data_dir)
         if tokenizers is None:
             tokenizers = prepare_tokenizers(
                 files["train"],

@@ -123,7 +123,6 @@ def test_search_finds_the_best_of_a_fine_grid(model):
     assert tuned.perplexity <= grid[best] + 1e-9
     assert tuned.perplexity == pytest.approx(cached_perplexity(model, tokens, tuned.settings).perplexity, rel=1e-6)
     assert tuned.plain_perplexity == pytest.approx(perplexity(model, tokens).perplexity)
-    assert len(tuned.tried) == 4
 
 
 def test_search_may_find_that_no_cache_is_best(model):
