@@ -48,15 +48,7 @@ def compress_timed(trained: Trained, spec: Spec) -> Compressed:
 def compress_run(trained: Trained, spec: Spec, out: Path, show: Show, scoring: Scoring | None) -> dict[str, Any]:
     """Compresses a run into a new run directory, which appears only when it is complete.
 
-    Args:
-        trained: the run.
-        spec: how to compress.
-        out: the new directory.
-        show: called with the progress.
-        scoring: how to score before and after; None not to score.
-
-    Returns:
-        What the directory's compression.json holds.
+    Scores it before and after, unless `scoring` is None, and returns what its compression.json holds.
     """
     with new_folder(out) as folder:
         compressed = compress_timed(trained, spec)
@@ -78,16 +70,7 @@ def measure(
 ) -> dict[str, Any]:
     """Writes a compressed run into an empty folder, reads it back, and measures it.
 
-    Args:
-        trained: the run that was compressed.
-        compressed: its compressed model.
-        folder: where the compressed run is written.
-        show: called with the progress.
-        scoring: how to score; None not to score.
-        score_before: the run's own score.
-
-    Returns:
-        What `compression.json` holds; None for what was not measured.
+    Returns what `compression.json` holds, with None for what was not measured. `score_before` is the run's own score.
     """
     write_run(folder, trained.run, compressed.model, compressed.spec)
     after = load(folder)
@@ -154,11 +137,7 @@ def default_folder(run: Path, spec: str) -> Path:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder that takes the name `path` only when it is complete; after an error nothing of it remains.
-
-    Args:
-        path: the final name, which must be free; parent folders are made.
-    """
+    """A folder that takes the name `path`, which must be free, only when it is complete; an error leaves nothing."""
     if path.exists() or path.is_symlink():
         raise G2Error(f"{path} already exists; delete it, or choose another folder with --out")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
@@ -183,14 +162,7 @@ def check_compressible(run: RunDirectory) -> None:
 
 
 def write_run(folder: Path, run: RunDirectory, model: nn.Module, spec: Spec) -> None:
-    """Fills a folder with a compressed run.
-
-    Args:
-        folder: empty.
-        run: the original, whose recipe, tokenizers and facts of training are kept.
-        model: the compressed model.
-        spec: how it was compressed.
-    """
+    """Fills an empty folder with a compressed run; recipe, tokenizers and facts of training are those of `run`."""
     metadata = run.training_facts() | {"version": str(COMPRESSED)}
     content = storage.save(encoded_matrices(model), dict(model.named_parameters()), spec, metadata)
     made = RunDirectory(folder)

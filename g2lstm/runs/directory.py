@@ -26,11 +26,7 @@ TABLE = "compression.json"  # of a compressed run: what compression saves and co
 
 
 class RunDirectory:
-    """One run on disk.
-
-    Args:
-        path: the folder; see `create` for a new run and `open` for an existing one.
-    """
+    """One run on disk; see `create` for a new run and `open` for an existing one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -44,13 +40,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path, recipe: Recipe, tokenizers: Mapping[str, Tokenizer]) -> "RunDirectory":
-        """Starts a new run; refuses a folder that already holds one.
-
-        Args:
-            path: the folder.
-            recipe: complete.
-            tokenizers: by file name.
-        """
+        """Starts a new run; refuses a folder that already holds one. The tokenizers are by file name."""
         run = cls(path)
         run.check_new()
         for name, tokenizer in tokenizers.items():
@@ -68,12 +58,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path, *, task: str | None = None) -> "RunDirectory":
-        """Opens an existing run, and checks what can be checked without reading its weights.
-
-        Args:
-            path: the folder.
-            task: refuse a run of another task.
-        """
+        """Opens an existing run, of this task if one is given, and checks all but its weights."""
         run = cls(path)
         if not os.path.isfile(run.recipe_file):  # unlike Path.is_file, this never raises
             what = "does not exist" if not os.path.exists(path) else "has no recipe.toml"

@@ -31,12 +31,7 @@ class Record(BaseModel):
 
     @classmethod
     def read(cls: type[RecordT], path: Path, remedy: str) -> RecordT:
-        """Reads a file.
-
-        Args:
-            path: the file.
-            remedy: what a user can do if it is damaged.
-        """
+        """Reads a file; `remedy` is what a user can do if it is damaged."""
         content = read_bounded(path, MAX_BYTES)
         try:
             return cls.model_validate(parse_json(content))

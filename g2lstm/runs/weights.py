@@ -19,12 +19,7 @@ PLAIN, COMPRESSED = 1, 2  # versions of the file; a newer one is refused
 
 
 class Weights:
-    """An open file of weights.
-
-    Attributes:
-        path: the file.
-        facts: what it says about the training of the weights, such as the checksum of the data.
-    """
+    """An open file of weights; `facts` is what it says about their training, such as the checksum of the data."""
 
     def __init__(self, path: Path, file: Any) -> None:
         self.path, self._file = path, file
@@ -98,12 +93,7 @@ class Weights:
 
 @contextmanager
 def open_weights(path: Path, remedy: str) -> Iterator[Weights]:
-    """Opens a file of weights; a broken or newer one is an error that says so.
-
-    Args:
-        path: the file.
-        remedy: what a user can do if it is broken.
-    """
+    """Opens a file of weights; `remedy` is what a user can do if it is broken."""
     try:
         opened = safetensors.safe_open(path, framework="pt")
     except (safetensors.SafetensorError, OSError) as error:

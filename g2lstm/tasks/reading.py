@@ -46,7 +46,7 @@ class Place:
 
 
 def places(name: str, lstm: nn.Module) -> list[Place]:
-    """The places inside an LSTM, in the order of its gates: l0, l0_reverse, l1, ...; `name` is "" if it is the model."""
+    """The places in an LSTM, in the order of its gates: l0, l0_reverse, l1, ...; `name` is "" if it is the model."""
     assert isinstance(lstm, GatedLSTM | nn.LSTM)
     found = []
     for index in range(lstm.num_layers):

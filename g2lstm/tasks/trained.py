@@ -148,6 +148,7 @@ class Trained(ABC):
     title: ClassVar[str]  # what people call such a model
     metric: ClassVar[Metric]
     tokenizer_files: ClassVar[tuple[str, ...]]  # in a run directory
+    sides: ClassVar[tuple[str, ...]]  # what the text of each tokenizer is called
     recipe: Recipe
     model: nn.Module
 
@@ -158,9 +159,23 @@ class Trained(ABC):
         self.facts: Mapping[str, str] = {}
         self.run: Any = None  # runs stand above tasks, so their type is not known here
 
-    @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """What a program on another machine must know to use the model: token ids, and how to search."""
+        """What a program on another machine must know to use the model: special tokens, and how to search.
+
+        A text begins after the token that ends the one before, so one id does both.
+        """
+        tokens = {
+            side: {
+                "tokenizer": file,
+                "kind": tokenizer.kind,
+                "size": len(tokenizer),
+                "begin": tokenizer.eos_id,
+                "end": tokenizer.eos_id,
+                "unknown": tokenizer.unk_id,
+            }
+            for side, (file, tokenizer) in zip(self.sides, self.tokenizers.items(), strict=True)
+        }
+        return {"tokens": tokens}
 
     def onnx_exporter(self) -> "Exporter":
         """How `export_onnx` writes the model with its tokenizers; needs the extra `export`."""
@@ -292,14 +307,3 @@ def validation_files(recipe: Recipe, data_dir: Path | None = None) -> list[Path]
     except G2Error:  # a set that this version does not know
         folder = Path("unknown")
     return [folder / f"valid.{ending}" for ending in data.endings]
-
-
-def describe_tokens(tokenizer: Tokenizer, file: str) -> dict[str, Any]:
-    """The special tokens of a tokenizer: a text begins after the token that ends the one before, so one id does both.
-
-    Args:
-        tokenizer: what to describe.
-        file: the name of its file.
-    """
-    ids = {"begin": tokenizer.eos_id, "end": tokenizer.eos_id, "unknown": tokenizer.unk_id}
-    return {"tokenizer": file, "kind": tokenizer.kind, "size": len(tokenizer), **ids}

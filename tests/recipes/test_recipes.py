@@ -88,13 +88,13 @@ def test_the_translation_recipes_are_the_papers() -> None:
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
-        (["data.target=de"], 'data.target = "de": the target must be another language than the source'),
+        (["data.target=de"], 'data.target = "de": the target must be a different language from the source'),
         (["data.source=../x"], "data.source"),
         (
             ["train.batch_tokens=100", "train.batch_size=8"],
-            "give either train.batch_size or train.batch_tokens, and not both",
+            "give either train.batch_size or train.batch_tokens, but not both",
         ),
-        (["train.batch_size="], "give either train.batch_size or train.batch_tokens, and not both"),
+        (["train.batch_size="], "give either train.batch_size or train.batch_tokens, but not both"),
         (["model.tied=all"], 'model: model.tied = "all" needs one vocabulary for both sides: set data.joint = true'),
         (["data.name=ptb"], "this data set is plain text; translation needs sentence pairs"),
         (["data.tokenizer=bpe", "data.vocabulary=9"], 'the tokenizer "bpe" needs a vocabulary of at least'),

@@ -34,15 +34,6 @@ class DynamicSettings:
     decay: float = 0.02
     epsilon: float = 0.001
 
-    def __post_init__(self) -> None:
-        if self.segment < 1:
-            raise G2Error(f"segment must be at least 1 token, got {self.segment}; the paper uses 5")
-        if self.learning_rate < 0 or self.epsilon <= 0 or not 0 <= self.decay <= 1:
-            raise G2Error(
-                "learning_rate must be at least 0, epsilon above 0 and decay in [0, 1], got "
-                f"{self.learning_rate}, {self.epsilon} and {self.decay}"
-            )
-
 
 def dynamic_perplexity(
     model: LanguageModel,

@@ -22,7 +22,7 @@ from g2lstm.text.registry import lm_files
 
 
 class LmData(DataSection):
-    """The text; a folder of one's own holds train.txt, valid.txt and test.txt."""
+    """The text; the user's own folder holds train.txt, valid.txt and test.txt."""
 
     task: ClassVar[str] = "lm"
 
@@ -32,10 +32,10 @@ class LmData(DataSection):
 
 
 class LmDropout(Section):
-    """Dropout, each with one mask for a whole window ("locked").
+    """Dropout probabilities; each mask stays the same for a whole window ("locked").
 
     Attributes:
-        words: probability that a word of the vocabulary has no embedding for a window.
+        words: whole words of the vocabulary, which have no embedding for a window.
         input: on the embeddings.
         between: between two layers.
         output: on the last layer's output.
@@ -51,11 +51,11 @@ class LmModel(ModelSection):
     """The model.
 
     Attributes:
-        embedding: width of the embedding.
-        hidden: width of each layer; with a tied softmax the last one is as wide as the embedding.
-        layers: how many.
-        tied: whether the softmax uses the embedding's weights.
-        residual: add the input of a layer to its output, where both are equally wide; deep stacks need it.
+        embedding: the width of the word vectors.
+        hidden: the width of each layer; with a tied softmax the last is as wide as the embedding.
+        layers: the number of layers.
+        tied: use the embedding's weights in the softmax.
+        residual: add a layer's input to its output where both have the same width; deep stacks need it.
         dropout: see `LmDropout`.
     """
 
@@ -72,14 +72,14 @@ class LmTrain(TrainSection):
 
     Attributes:
         batch_size: columns of text, over all processes together.
-        bptt: length of a window, in tokens; the learning rate of each is scaled by its length over this.
-        bptt_deviation: standard deviation of that length.
-        bptt_half_probability: how often the mean length is half as long.
+        bptt: the mean length of a window in tokens; its learning rate is proportional to its length.
+        bptt_deviation: the standard deviation of the length.
+        bptt_half_probability: how often the mean length is halved.
         bptt_minimum: the shortest length.
-        activation_regularisation: weight of the squared outputs of the last layer, after dropout (alpha).
-        temporal_regularisation: weight of the squared change of its outputs from step to step, before dropout (beta).
-        frequency_bias: begin with each word's frequency as its probability, by the softmax's bias, not with equal ones.
-            AdamW moves a bias by about the rate at each step: at 3e-3 it takes some thousand to learn just that.
+        activation_regularisation: alpha, the weight of the last layer's squared outputs, after dropout.
+        temporal_regularisation: beta, the weight of their squared change from step to step, before dropout.
+        frequency_bias: initialise the softmax bias so that each word starts as probable as it is frequent. AdamW moves
+            a bias by about its learning rate per update, so at 3e-3 it takes about a thousand updates to learn this.
     """
 
     batch_size: Count = 20
@@ -93,12 +93,12 @@ class LmTrain(TrainSection):
 
 
 class CacheSection(Section):
-    """The continuous cache pointer, where evaluation is asked to use it.
+    """The continuous cache pointer, for evaluations that use it.
 
     Attributes:
-        window: how many past states it holds.
+        window: the number of past steps it sees.
         theta: how sharply it prefers similar states.
-        lambda_: its share in the mixture; `lambda` in a recipe.
+        lambda_: its share of the probability; `lambda` in a recipe.
     """
 
     window: Count = 3785
@@ -110,8 +110,8 @@ class LmEvaluate(Section):
     """How to evaluate.
 
     Attributes:
-        batch_size: for validation.
-        bptt: tokens that are evaluated at once; it does not change the result.
+        batch_size: columns of text read side by side in validation.
+        bptt: tokens per column read at a time; does not change the result.
         cache: see `CacheSection`.
     """
 
@@ -121,7 +121,7 @@ class LmEvaluate(Section):
 
 
 class LmRecipe(Recipe):
-    """Everything about the training of a language model."""
+    """Everything about training a language model."""
 
     task: Literal["lm"]
     data: LmData

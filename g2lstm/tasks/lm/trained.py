@@ -32,7 +32,6 @@ from g2lstm.tasks.trained import (
     SplitScore,
     TextRead,
     Trained,
-    describe_tokens,
 )
 from g2lstm.text.corpus import TokenStream, prepare_stream
 from g2lstm.text.tokenize import EOS, Tokenizer
@@ -51,6 +50,7 @@ class TrainedLanguageModel(Trained):
     title = "language model"
     metric = Metric("perplexity", "perplexity", higher_is_better=False)
     tokenizer_files = ("tokenizer.json",)
+    sides = ("text",)
     recipe: LmRecipe
     model: LanguageModel
 
@@ -62,13 +62,9 @@ class TrainedLanguageModel(Trained):
     def perplexity(self, text: str, *, cache: CacheSettings | None = None, eval_gate: str | None = None) -> float:
         """The perplexity of a text; every line ends with the end-of-sentence token."""
         ids = torch.tensor([*self._ids(text.removesuffix("\n")), self.tokenizer.eos_id])
-        return self.score(ids, cache=cache, eval_gate=eval_gate).perplexity
-
-    def score(self, tokens: torch.Tensor, *, cache: CacheSettings | None = None, eval_gate: str | None = None) -> Score:
-        """The score of a stream of token ids, with or without the cache pointer."""
         if cache is None:
-            return perplexity(self.model, tokens, eval_gate=eval_gate)
-        return cached_perplexity(self.model, tokens, cache, eval_gate=eval_gate)
+            return perplexity(self.model, ids, eval_gate=eval_gate).perplexity
+        return cached_perplexity(self.model, ids, cache, eval_gate=eval_gate).perplexity
 
     def _ids(self, text: str) -> list[int]:
         """Token ids, with the end-of-sentence token between lines."""
@@ -197,10 +193,6 @@ class TrainedLanguageModel(Trained):
                 session.step(token)
 
         return SpeedTest(job, _SPEED_STEPS, "steps/s", "streaming, batch 1")
-
-    def describe(self) -> dict[str, Any]:
-        """The ids of the tokens that begin and end a text."""
-        return {"tokens": {"text": describe_tokens(self.tokenizer, *self.tokenizer_files)}}
 
     def _made_up(self, count: int) -> list[str]:
         texts = (self.generate(tokens=WORDS.stop, temperature=0.7, seed=seed) for seed in range(count))

@@ -126,10 +126,7 @@ class LanguageModelLearner(Learner):
         # Every process draws the same lengths, so that their windows have the same shape.
         self.lengths = torch.Generator().manual_seed(recipe.train.seed)
         self.position = 0
-        self.state = self._initial_state()
-
-    def _initial_state(self) -> State:
-        return [(h.to(self.device), c.to(self.device)) for h, c in self.model.initial_state(self.columns.local_batch)]
+        self.state = self.model.initial_state(self.columns.local_batch)
 
     @property
     def facts(self) -> dict[str, str]:
@@ -143,7 +140,7 @@ class LanguageModelLearner(Learner):
     def start_epoch(self) -> None:
         """Goes back to the first row, with zero states."""
         self.position = 0
-        self.state = self._initial_state()
+        self.state = self.model.initial_state(self.columns.local_batch)
 
     @property
     def epoch_progress(self) -> float:
@@ -186,9 +183,7 @@ class LanguageModelLearner(Learner):
         gates: GateRecord | None = None
         looked_at = int(self.valid.rows > self.valid_steps)  # the first window starts from zero states
         with evaluating(self.model):
-            state = [
-                (h.to(self.device), c.to(self.device)) for h, c in self.model.initial_state(self.valid.local_batch)
-            ]
+            state = self.model.initial_state(self.valid.local_batch)
             for index, window in enumerate(self.valid.windows(repeat(self.valid_steps))):
                 tokens, targets = window.tokens.to(self.device), window.targets.to(self.device)
                 with record_gates(self.model) if index == looked_at else nullcontext(gates) as gates:
@@ -221,7 +216,7 @@ class LanguageModelLearner(Learner):
             (torch.cat(hs, dim=1)[:, own].to(self.device), torch.cat(cs, dim=1)[:, own].to(self.device))
             for hs, cs in (zip(*each, strict=True) for each in layers)
         ]
-        if _outline(state) != _outline(self._initial_state()):
+        if _outline(state) != _outline(self.model.initial_state(self.columns.local_batch)):
             raise ValueError(f"the carried states are {_outline(state)}")
         self.state = state
 

@@ -26,15 +26,15 @@ Ending = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=32)]
 
 
 class MtData(DataSection):
-    """The pairs of sentences; a folder of one's own holds train.de, train.en, valid.de and so on.
+    """The sentence pairs; the user's own folder holds train.de, train.en, valid.de and so on.
 
     Attributes:
         source: the ending of the files to translate from.
         target: the ending of the files to translate to.
-        vocabulary: of each side, or of both if joint.
-        joint: one vocabulary for both sides.
-        is_tokenized: words and punctuation stand apart in the text already.
-        max_length: pairs with more tokens on a side are left out of training.
+        vocabulary: the maximum number of tokens of each side, or of both together if joint.
+        joint: share one vocabulary between both sides.
+        is_tokenized: the text already has spaces between words and punctuation.
+        max_length: training leaves out pairs with more tokens than this on either side.
     """
 
     task: ClassVar[str] = "mt"
@@ -60,16 +60,16 @@ class MtData(DataSection):
     @classmethod
     def _is_another(cls, target: str, others: ValidationInfo) -> str:
         if target == others.data.get("source"):
-            raise ValueError("the target must be another language than the source")
+            raise ValueError("the target must be a different language from the source")
         return target
 
 
 class MtDropout(Section):
-    """Dropout, each with one mask for all steps of a sentence ("locked").
+    """Dropout probabilities; each mask stays the same for all steps of a sentence ("locked").
 
     Attributes:
         input: on the embeddings of both sides.
-        between: on the output of each layer but the decoder's last.
+        between: on the output of each layer except the decoder's last.
         output: on what the softmax sees.
     """
 
@@ -82,14 +82,14 @@ class MtModel(ModelSection):
     """The model.
 
     Attributes:
-        embedding: width of the word vectors.
-        hidden: width of each layer.
-        layers: of the encoder, and of the decoder.
-        decoder_layers: of the decoder, if not as many.
-        tied: which matrices are one: "none", "output" (softmax and target embedding) or "all" (source embedding too).
-        residual: add the input of a layer to its output; deep stacks need it.
+        embedding: the width of the word vectors.
+        hidden: the width of each layer.
+        layers: the number of layers of the encoder, and of the decoder.
+        decoder_layers: the number of layers of the decoder, if it differs.
+        tied: what shares weights: "none", "output" (softmax and target embedding) or "all" (source embedding too).
+        residual: add a layer's input to its output; deep stacks need it.
         dropout: see `MtDropout`.
-        weight_dropout: DropConnect on the recurrent weights; the paper has none here.
+        weight_dropout: DropConnect on the recurrent weights; the paper uses none here.
     """
 
     embedding: Width = 256
@@ -106,10 +106,10 @@ class MtTrain(TrainSection):
     """How to train a translation model.
 
     Attributes:
-        batch_size: sentence pairs in a batch, over all processes together; or
-        batch_tokens: tokens in a batch at most, both sides with their padding.
-        label_smoothing: share of the target's probability that is spread over the vocabulary.
-        best_by: whether the best validation is that of the highest BLEU or of the lowest loss.
+        batch_size: sentence pairs per batch, over all processes together; or
+        batch_tokens: the maximum number of tokens per batch, both sides, padding included.
+        label_smoothing: the share of the target's probability that is spread over the vocabulary.
+        best_by: keep the weights with the highest BLEU ("bleu") or the lowest loss ("loss") in validation.
     """
 
     optimizer: AdamW | NtAsgd | AdaDelta = Field(default_factory=AdaDelta, discriminator="name")
@@ -123,7 +123,7 @@ class MtTrain(TrainSection):
     @classmethod
     def _is_either(cls, batch_tokens: int | None, others: ValidationInfo) -> int | None:
         if "batch_size" in others.data and (others.data["batch_size"] is None) == (batch_tokens is None):
-            raise ValueError("give either train.batch_size or train.batch_tokens, and not both")
+            raise ValueError("give either train.batch_size or train.batch_tokens, but not both")
         return batch_tokens
 
 
@@ -131,9 +131,9 @@ class BleuSection(Section):
     """How sacreBLEU compares.
 
     Attributes:
-        tokenize: "none" for text that is tokenised already, "13a" or "intl" for plain text; "none" or "13a" by
-            `data.is_tokenized` if not given.
-        lowercase: case does not matter; as `data.lowercase` if not given.
+        tokenize: "none" for tokenised text, as `multi-bleu.perl` reads it; "13a" or "intl" for plain text. By default
+            "none" or "13a", depending on `data.is_tokenized`.
+        lowercase: ignore case; by default as `data.lowercase`.
     """
 
     tokenize: Literal["none", "13a", "intl"] = "none"
@@ -141,23 +141,23 @@ class BleuSection(Section):
 
 
 class MtEvaluate(Section):
-    """How to translate and to score.
+    """How to translate and how to score.
 
     Attributes:
-        beam: how many hypotheses are followed; 1 is greedy.
+        beam: the number of hypotheses to follow; 1 is greedy search.
         length_penalty: scores are divided by length to this power; 0 prefers short translations.
-        batch_size: sentences that are translated at once; it does not change the result.
+        batch_size: sentences translated at a time; does not change the result.
         bleu: see `BleuSection`.
     """
 
-    beam: Annotated[int, Field(ge=1, le=1000)] = 5  # this and the next within the bounds of `mt.beam`
+    beam: Annotated[int, Field(ge=1, le=1000)] = 5  # like the next, with the bounds of `mt.beam`
     length_penalty: Annotated[float, Field(ge=0, le=10)] = 1.0
     batch_size: Count = 64
     bleu: BleuSection = Field(default_factory=BleuSection)
 
 
 class MtRecipe(Recipe):
-    """Everything about the training of a translation model."""
+    """Everything about training a translation model."""
 
     task: Literal["mt"]
     data: MtData
@@ -175,7 +175,7 @@ class MtRecipe(Recipe):
     @field_validator("evaluate")
     @classmethod
     def _compares_such_text(cls, evaluate: MtEvaluate, others: ValidationInfo) -> MtEvaluate:
-        """Fills in what is not said of BLEU."""
+        """Fills in the defaults of BLEU that depend on the data."""
         if "data" not in others.data:
             return evaluate
         data, bleu = others.data["data"], evaluate.bleu

@@ -29,7 +29,6 @@ from g2lstm.tasks.trained import (
     SplitScore,
     TextRead,
     Trained,
-    describe_tokens,
 )
 from g2lstm.text.grammar import GrammarPair, grammar_pairs
 from g2lstm.text.lines import sha256_of
@@ -63,6 +62,7 @@ class TrainedTranslationModel(Trained):
     title = "translation model"
     metric = Metric("bleu", "BLEU", higher_is_better=True)
     tokenizer_files = (SOURCE_TOKENIZER, TARGET_TOKENIZER)
+    sides = ("source", "target")
     recipe: MtRecipe
     model: TranslationModel
 
@@ -280,13 +280,9 @@ class TrainedTranslationModel(Trained):
         return SpeedTest(job, len(lines), "sentences/s", f"greedy, one at a time, first {len(lines)} sentences")
 
     def describe(self) -> dict[str, Any]:
-        """The ids of the tokens that begin and end a sentence on either side, and the recipe's search."""
-        source, target = (describe_tokens(tokenizer, file) for file, tokenizer in self.tokenizers.items())
+        """The special tokens of either side, and the recipe's search."""
         how = self.recipe.evaluate
-        return {
-            "tokens": {"source": source, "target": target},
-            "search": {"beam": how.beam, "length_penalty": how.length_penalty},
-        }
+        return super().describe() | {"search": {"beam": how.beam, "length_penalty": how.length_penalty}}
 
     def clauses(self, split: str) -> list[GrammarPair]:
         """The pairs of a split of the embedded German, where clauses are known; none for other data."""

@@ -100,19 +100,6 @@ def test_weights_and_mode_are_put_back_also_by_an_exception(model):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"segment": 0}, "segment must be at least 1 token, got 0"),
-        ({"decay": 1.5}, r"decay in \[0, 1\]"),
-        ({"epsilon": 0.0}, "epsilon above 0"),
-    ],
-)
-def test_bad_settings(options, message):
-    with pytest.raises(G2Error, match=message):
-        DynamicSettings(**options)
-
-
 def test_bad_arguments(model):
     tokens = torch.randint(VOCABULARY, (20,))
     with pytest.raises(G2Error, match="hard gates have no gradient"):
