@@ -4,19 +4,16 @@ Their `state_dict` holds the packed tensors. Moving a module to a device or a ty
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from g2lstm.compression.encodings import Dense, Encoding, Entry
+from g2lstm.compression.encodings import Encoding, Entry
 from g2lstm.errors import G2Error
 from g2lstm.nn.convert import shape_of, to_lstm
-from g2lstm.nn.gate import GateRule
 from g2lstm.nn.layer import Weights
 from g2lstm.nn.lstm import G2LSTM, GatedLSTM
 
@@ -247,61 +244,3 @@ class CompressedLSTM(GatedLSTM):
         """Sizes and options that matter in evaluation."""
         sizes = f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
         return f"{sizes}, method={self.method}, eval_gate={self.eval_gate}"
-
-
-class LayerWeights(NamedTuple):
-    """One layer of an LSTM in one direction, as it computes in evaluation.
-
-    Attributes:
-        suffix: of its parameters' names, such as "_l0_reverse".
-        w_x, w_h: the matrices (H, I) and (H, R) of the gates i, f, g, o.
-        b_x, b_h: (4H,); 0 if the layer has none.
-        w_r: (R, H), the projection.
-        factors: for each gate, what its pre-activations are multiplied by, such as 1 / tau.
-        hard: the gates that are 1[a >= 0] instead of a sigmoid.
-    """
-
-    suffix: str
-    w_x: list[Encoding]
-    w_h: list[Encoding]
-    b_x: NDArray[np.float32]
-    b_h: NDArray[np.float32]
-    w_r: Encoding | None
-    factors: list[float]
-    hard: str
-
-    @property
-    def row_factors(self) -> NDArray[np.float32]:
-        """The factor of each row of all gates, (4H,)."""
-        return np.repeat(np.array(self.factors, np.float32), len(self.b_x) // len(LETTERS))
-
-
-def layer_weights(lstm: nn.LSTM | GatedLSTM) -> Iterator[LayerWeights]:
-    """The layers of an LSTM in evaluation mode, each direction by itself; dense matrices are copied in float32."""
-    rule = lstm.gate_rule() if isinstance(lstm, GatedLSTM) else GateRule()
-    factors = rule.row_scale(1, torch.empty(0, dtype=torch.float64, device="cpu")).tolist()
-
-    def floats(name: str) -> NDArray[np.float32]:
-        values: NDArray[np.float32] = getattr(lstm, name).detach().to("cpu", torch.float32, copy=True).numpy()
-        return values
-
-    def bias(name: str) -> NDArray[np.float32]:
-        return floats(name) if lstm.bias else np.zeros(4 * lstm.hidden_size, np.float32)
-
-    def matrices(name: str) -> list[Encoding]:
-        if isinstance(lstm, CompressedLSTM):
-            return lstm.encodings(name)
-        return [Dense(part) for part in np.split(floats(name), len(LETTERS))]
-
-    for layer in range(lstm.num_layers):
-        for suffix in (f"_l{layer}", f"_l{layer}_reverse")[: 2 if lstm.bidirectional else 1]:
-            yield LayerWeights(
-                suffix,
-                matrices(f"weight_ih{suffix}"),
-                matrices(f"weight_hh{suffix}"),
-                bias(f"bias_ih{suffix}"),
-                bias(f"bias_hh{suffix}"),
-                Dense(floats(f"weight_hr{suffix}")) if lstm.proj_size else None,
-                factors,
-                rule.gates if rule.hard else "",
-            )

@@ -1,6 +1,6 @@
 """`stream`: a model that reads one sequence as it comes, step by step, from packed weights."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import index
 from typing import NamedTuple, Protocol, overload, runtime_checkable
@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from g2lstm.compression import kernel
 from g2lstm.compression.encodings import Dense, Encoding
 from g2lstm.compression.kernel import open_session
-from g2lstm.compression.modules import CompressedLSTM, EncodedMatrix, layer_weights
+from g2lstm.compression.modules import LETTERS, CompressedLSTM, EncodedMatrix
 from g2lstm.compression.session import Array, Layer, Session, Term, Vector
 from g2lstm.errors import G2Error
 from g2lstm.nn.convert import why_not
+from g2lstm.nn.gate import GateRule
 from g2lstm.nn.lstm import G2LSTM, GatedLSTM
 from g2lstm.nn.mode import evaluating, lstms
 
@@ -163,6 +164,92 @@ def encoding_of(table: nn.Module | Tensor) -> Encoding:
     return Dense(weight.detach().to("cpu", torch.float32, copy=True).numpy())
 
 
+class Weight(NamedTuple):
+    """A weight matrix of a model.
+
+    Attributes:
+        name: in the model.
+        encoding: (N, K).
+        factor: the matrix is multiplied by this, for example 1 / tau.
+    """
+
+    name: str
+    encoding: Encoding
+    factor: float = 1.0
+
+
+class LayerWeights(NamedTuple):
+    """One layer of an LSTM in one direction, as it computes in evaluation.
+
+    Attributes:
+        w_x, w_h: the matrices (H, I) and (H, R) of the gates i, f, g, o.
+        b_x, b_h: (4H,), without the factors of the gates; 0 if the layer has none.
+        w_r: (R, H), the projection.
+        hard: the gates that are 1[a >= 0] instead of a sigmoid.
+    """
+
+    w_x: list[Weight]
+    w_h: list[Weight]
+    b_x: NDArray[np.float32]
+    b_h: NDArray[np.float32]
+    w_r: Weight | None
+    hard: str
+
+    @property
+    def hidden(self) -> int:
+        """The hidden size, H."""
+        return len(self.b_x) // len(LETTERS)
+
+    @property
+    def width(self) -> int:
+        """The width of the output, R."""
+        return self.hidden if self.w_r is None else self.w_r.encoding.shape[0]
+
+    @property
+    def row_factors(self) -> NDArray[np.float32]:
+        """The factor of each row of all gates, (4H,)."""
+        return np.repeat(np.array([weight.factor for weight in self.w_x], np.float32), self.hidden)
+
+
+def layer_weights(lstm: nn.LSTM | GatedLSTM, prefix: str = "") -> Iterator[LayerWeights]:
+    """The layers of an LSTM in its present mode, each direction by itself; dense matrices are copied in float32.
+
+    Args:
+        lstm: in evaluation mode.
+        prefix: goes before the names of its weights.
+    """
+    rule = lstm.gate_rule() if isinstance(lstm, GatedLSTM) else GateRule()
+    factors = rule.row_scale(1, torch.empty(0, dtype=torch.float64, device="cpu")).tolist()
+
+    def floats(name: str) -> NDArray[np.float32]:
+        values: NDArray[np.float32] = getattr(lstm, name).detach().to("cpu", torch.float32, copy=True).numpy()
+        return values
+
+    def bias(name: str) -> NDArray[np.float32]:
+        return floats(name) if lstm.bias else np.zeros(4 * lstm.hidden_size, np.float32)
+
+    def matrices(name: str) -> list[Weight]:
+        gates: list[Encoding]
+        if isinstance(lstm, CompressedLSTM):
+            gates = lstm.encodings(name)
+        else:
+            gates = [Dense(rows) for rows in np.split(floats(name), len(LETTERS))]
+        each = zip(LETTERS, gates, factors, strict=True)
+        return [Weight(f"{prefix}{name}.{letter}", one, factor) for letter, one, factor in each]
+
+    for layer in range(lstm.num_layers):
+        for end in (f"_l{layer}", f"_l{layer}_reverse")[: 2 if lstm.bidirectional else 1]:
+            projection = f"weight_hr{end}"
+            yield LayerWeights(
+                matrices(f"weight_ih{end}"),
+                matrices(f"weight_hh{end}"),
+                bias(f"bias_ih{end}"),
+                bias(f"bias_hh{end}"),
+                Weight(f"{prefix}{projection}", Dense(floats(projection))) if lstm.proj_size else None,
+                rule.gates if rule.hard else "",
+            )
+
+
 def session_layers(lstm: nn.Module) -> tuple[list[Layer], str]:
     """The layers of an LSTM in evaluation mode as a session takes them, and its hard gates."""
     if not isinstance(lstm, nn.LSTM | GatedLSTM):
@@ -182,11 +269,10 @@ def session_layers(lstm: nn.Module) -> tuple[list[Layer], str]:
         raise G2Error(f"this layer can't stream: {why}")
     layers = []
     for one in layer_weights(lstm):
-        gates = range(len(one.factors))
-        terms = [Term(one.w_x[gate], "x", gate, one.factors[gate]) for gate in gates]
-        terms += [Term(one.w_h[gate], "h", gate, one.factors[gate]) for gate in gates]
+        terms = [Term(weight.encoding, "x", gate, weight.factor) for gate, weight in enumerate(one.w_x)]
+        terms += [Term(weight.encoding, "h", gate, weight.factor) for gate, weight in enumerate(one.w_h)]
         bias = (one.b_x + one.b_h) * one.row_factors
-        layers.append(Layer(one.w_x[0].shape[1], tuple(terms), bias))
+        layers.append(Layer(one.w_x[0].encoding.shape[1], tuple(terms), bias))
     return layers, one.hard
 
 

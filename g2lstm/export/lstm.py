@@ -1,6 +1,5 @@
 """LSTM layers in an ONNX graph: as its operator `LSTM` where that can express a layer, else as a loop over the cell."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -8,49 +7,15 @@ import torch
 from onnx import TensorProto
 from torch import nn
 
-from g2lstm.compression.encodings import Encoding
-from g2lstm.compression.modules import LETTERS, LayerWeights, layer_weights
+from g2lstm.compression.modules import LETTERS
+from g2lstm.compression.stream import LayerWeights, layer_weights
 from g2lstm.export.check import Exporter, Outputs, Runners, draw_state
 from g2lstm.export.graph import FLOAT, Graph
-from g2lstm.export.weights import Floats, Weight, expanded, is_expanded, product
+from g2lstm.export.weights import Floats, expanded, is_expanded, product
 from g2lstm.nn.lstm import GatedLSTM
 
 State = tuple[str, str]  # h (1, B, R) and c (1, B, H)
 _ONNX_ORDER = (0, 3, 1, 2)  # ONNX orders the gates i, o, f, c
-
-
-@dataclass(frozen=True)
-class Direction:
-    """One layer in one direction, with its temperature folded in.
-
-    Attributes:
-        w_x: the matrices (H, I) of the gates i, f, g, o.
-        w_h: the matrices (H, R) of the same gates.
-        b_x, b_h: (4H,); 0 if the layer has none.
-        w_r: (R, H), the projection.
-        hard: the gates that are 1[a >= 0].
-    """
-
-    w_x: tuple[Weight, ...]
-    w_h: tuple[Weight, ...]
-    b_x: Floats
-    b_h: Floats
-    w_r: Weight | None
-    hard: str
-
-    @property
-    def hidden(self) -> int:
-        """The hidden size, H."""
-        return len(self.b_x) // 4
-
-    @property
-    def width(self) -> int:
-        """The width of the output, R."""
-        return self.hidden if self.w_r is None else self.w_r.encoding.shape[0]
-
-    def fits_operator(self, graph: Graph) -> bool:
-        """Whether ONNX's own `LSTM` can express it: float32 matrices, sigmoids, no projection."""
-        return not self.hard and self.w_r is None and all(is_expanded(graph, m) for m in self.w_x + self.w_h)
 
 
 class Sequences(NamedTuple):
@@ -60,7 +25,7 @@ class Sequences(NamedTuple):
     is_token: str  # (T, B) booleans
 
 
-def layers_of(module: nn.LSTM | GatedLSTM, name: str) -> list[list[Direction]]:
+def layers_of(module: nn.LSTM | GatedLSTM, name: str) -> list[list[LayerWeights]]:
     """The layers of a module in its present mode, by layer and direction.
 
     Args:
@@ -68,7 +33,7 @@ def layers_of(module: nn.LSTM | GatedLSTM, name: str) -> list[list[Direction]]:
         name: of the module in the model, with a dot at its end; or nothing.
     """
     directions = 2 if module.bidirectional else 1
-    found = [_direction(one, name) for one in layer_weights(module)]
+    found = list(layer_weights(module, name))
     return [found[k : k + directions] for k in range(0, len(found), directions)]
 
 
@@ -76,7 +41,7 @@ def run(
     graph: Graph,
     x: str,
     states: list[State] | None,
-    layers: list[list[Direction]],
+    layers: list[list[LayerWeights]],
     sequences: Sequences | None = None,
 ) -> tuple[str, list[State]]:
     """Adds a stack of layers that reads sequences.
@@ -96,7 +61,7 @@ def run(
     for number, directions in enumerate(layers):
         own = slice(number * len(directions), (number + 1) * len(directions))
         before = [_zero_state(graph, x, one) for one in directions] if states is None else states[own]
-        if all(one.fits_operator(graph) for one in directions):
+        if all(_fits_operator(graph, one) for one in directions):
             x, last = _by_operator(graph, x, before, directions, sequences)
         else:
             parts = [
@@ -107,10 +72,10 @@ def run(
     return x, ends
 
 
-def step(graph: Graph, x: str, state: State, direction: Direction) -> tuple[str, State]:
+def step(graph: Graph, x: str, state: State, direction: LayerWeights) -> tuple[str, State]:
     """Adds one step of one layer: from x (B, I) to its output (B, R) and the state after it."""
     first = graph.integers(0)
-    if direction.fits_operator(graph):
+    if _fits_operator(graph, direction):
         y, [last] = _by_operator(graph, graph.operator("Unsqueeze", x, first), [state], [direction], None)
         return graph.operator("Squeeze", y, first), last
     h, c = (graph.operator("Squeeze", one, first) for one in state)
@@ -118,19 +83,12 @@ def step(graph: Graph, x: str, state: State, direction: Direction) -> tuple[str,
     return h, (graph.operator("Unsqueeze", h, first), graph.operator("Unsqueeze", c, first))
 
 
-def _direction(weights: LayerWeights, name: str) -> Direction:
-    def named(kind: str, matrices: list[Encoding]) -> tuple[Weight, ...]:
-        each = zip(LETTERS, matrices, weights.factors, strict=True)
-        return tuple(
-            Weight(f"{name}weight_{kind}{weights.suffix}.{letter}", one, factor) for letter, one, factor in each
-        )
-
-    w_r = None if weights.w_r is None else Weight(f"{name}weight_hr{weights.suffix}", weights.w_r)
-    biases = weights.b_x * weights.row_factors, weights.b_h * weights.row_factors
-    return Direction(named("ih", weights.w_x), named("hh", weights.w_h), *biases, w_r, weights.hard)
+def _fits_operator(graph: Graph, layer: LayerWeights) -> bool:
+    """Whether ONNX's own `LSTM` can express it: float32 matrices, sigmoids, no projection."""
+    return not layer.hard and layer.w_r is None and all(is_expanded(graph, one) for one in layer.w_x + layer.w_h)
 
 
-def _zero_state(graph: Graph, x: str, direction: Direction) -> State:
+def _zero_state(graph: Graph, x: str, direction: LayerWeights) -> State:
     batch = graph.operator("Shape", x, start=1, end=2)
 
     def zeros(width: int) -> str:
@@ -141,7 +99,7 @@ def _zero_state(graph: Graph, x: str, direction: Direction) -> State:
 
 
 def _by_operator(
-    graph: Graph, x: str, states: list[State], directions: list[Direction], sequences: Sequences | None
+    graph: Graph, x: str, states: list[State], directions: list[LayerWeights], sequences: Sequences | None
 ) -> tuple[str, list[State]]:
     """All directions of one layer, by the operator `LSTM`: x (T, B, I)."""
 
@@ -153,10 +111,11 @@ def _by_operator(
         ]
         return _joined(graph, each, axis=0)
 
-    def in_order(bias: Floats) -> list[Floats]:
-        return [bias.reshape(4, -1)[gate] for gate in _ONNX_ORDER]
+    def in_order(one: LayerWeights, bias: Floats) -> list[Floats]:
+        scaled: Floats = (bias * one.row_factors).reshape(4, -1)
+        return [scaled[gate] for gate in _ONNX_ORDER]
 
-    biases = np.stack([np.concatenate(in_order(one.b_x) + in_order(one.b_h)) for one in directions])
+    biases = np.stack([np.concatenate(in_order(one, one.b_x) + in_order(one, one.b_h)) for one in directions])
     lengths = "" if sequences is None else graph.operator("Cast", sequences.lengths, to=TensorProto.INT32)
     h, c = (_joined(graph, [state[part] for state in states], axis=0) for part in range(2))
     inputs = [x, weights("w_x"), weights("w_h"), graph.constant(biases), lengths, h, c]
@@ -172,7 +131,7 @@ def _by_operator(
 
 
 def _by_scan(
-    graph: Graph, x: str, state: State, direction: Direction, sequences: Sequences | None, backwards: bool
+    graph: Graph, x: str, state: State, direction: LayerWeights, sequences: Sequences | None, backwards: bool
 ) -> tuple[str, State]:
     """One direction of one layer, by a loop over the cell: x (T, B, I). The product with x comes before the loop."""
     alpha = _from_input(graph, x, direction)
@@ -201,12 +160,13 @@ def _turned(graph: Graph, x: str, sequences: Sequences) -> str:
     return graph.operator("ReverseSequence", x, sequences.lengths, time_axis=0, batch_axis=1)
 
 
-def _from_input(graph: Graph, x: str, direction: Direction) -> str:
+def _from_input(graph: Graph, x: str, direction: LayerWeights) -> str:
     """What x (..., I) and the biases add to the pre-activations, (..., 4H)."""
-    return product(graph, x, direction.w_x, direction.b_x + direction.b_h)
+    bias = direction.b_x * direction.row_factors + direction.b_h * direction.row_factors
+    return product(graph, x, direction.w_x, bias)
 
 
-def _cell(graph: Graph, alpha: str, h: str, c: str, direction: Direction) -> tuple[str, str]:
+def _cell(graph: Graph, alpha: str, h: str, c: str, direction: LayerWeights) -> tuple[str, str]:
     """One step: from alpha (B, 4H), to which h is still to be added, h (B, R) and c (B, H), to the next h and c."""
     alpha = graph.operator("Add", alpha, product(graph, h, direction.w_h))
     parts = dict(zip(LETTERS, graph.operators("Split", [alpha], 4, axis=-1, num_outputs=4), strict=True))

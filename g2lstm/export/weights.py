@@ -10,15 +10,15 @@ fuses it with the product that follows into one with int8 activations, whose res
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 from torch import Tensor, nn
 
-from g2lstm.compression.encodings import Coded, Dense, Encoding
-from g2lstm.compression.stream import encoding_of
+from g2lstm.compression.encodings import Coded, Dense
+from g2lstm.compression.stream import Weight, encoding_of
 from g2lstm.export.graph import MICROSOFT, Graph
 
 Floats = npt.NDArray[np.float32]
@@ -26,27 +26,8 @@ _BLOCKS = (256, 128, 64, 32, 16)  # columns per scale that MatMulNBits supports
 ACCURACY = {"float32": 1, "int8": 4}  # the number that MatMulNBits has for each kind of activations
 
 
-class Weight(NamedTuple):
-    """A weight matrix of a model.
-
-    Attributes:
-        name: in the model; weights of the same name are stored once.
-        encoding: (N, K).
-        factor: the matrix is multiplied by this, for example 1 / tau.
-    """
-
-    name: str
-    encoding: Encoding
-    factor: float = 1.0
-
-    @property
-    def is_thin(self) -> bool:
-        """Whether it is a product of thin matrices."""
-        return len(self.encoding.factors()) > 1
-
-
 def weights_of(owner: nn.Module | Tensor, name: str) -> Weight:
-    """The weights of an embedding or a softmax, as they are encoded."""
+    """The weights of an embedding or a softmax, as they are encoded; those of the same name are stored once."""
     return Weight(name, encoding_of(owner))
 
 
@@ -132,7 +113,7 @@ def log_softmax(graph: Graph, features: str, weight: Weight, bias: Tensor) -> st
 
 def lookup(graph: Graph, tokens: str, matrix: Weight) -> str:
     """The rows (..., K) of a matrix for tokens (...); only those are decoded."""
-    if matrix.is_thin:
+    if _is_thin(matrix):
         left, right = _factors(matrix)
         return graph.operator("MatMul", lookup(graph, tokens, left), expanded(graph, [right]))
     return _rows(graph, _piece(matrix), tokens)
@@ -149,7 +130,12 @@ def expanded(graph: Graph, matrices: Sequence[Weight]) -> str:
 
 def is_expanded(graph: Graph, matrix: Weight) -> bool:
     """Whether products with a matrix use all of it in float32."""
-    return not matrix.is_thin and not _piece(matrix).is_packed(graph.activations)
+    return not _is_thin(matrix) and not _piece(matrix).is_packed(graph.activations)
+
+
+def _is_thin(matrix: Weight) -> bool:
+    """Whether it is a product of thin matrices."""
+    return len(matrix.encoding.factors()) > 1
 
 
 def _factors(matrix: Weight) -> tuple[Weight, Weight]:
@@ -168,7 +154,7 @@ def _pieces(matrices: Sequence[Weight]) -> list[_Piece | Weight]:
     """Joins neighbours that can be multiplied at once; thin matrices stay by themselves."""
     found: list[_Piece | Weight] = []
     for matrix in matrices:
-        piece = matrix if matrix.is_thin else _piece(matrix)
+        piece = matrix if _is_thin(matrix) else _piece(matrix)
         above = found[-1] if found else None
         joined = above.with_rows(piece) if isinstance(above, _Piece) and isinstance(piece, _Piece) else None
         if joined is None:

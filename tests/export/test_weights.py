@@ -7,8 +7,9 @@ import torch
 
 from g2lstm.compression.encodings import Grid, Integers
 from g2lstm.compression.spec import Spec, encode
+from g2lstm.compression.stream import Weight
 from g2lstm.export.graph import FLOAT, INTEGER, Graph
-from g2lstm.export.weights import Weight, expanded, lookup, product
+from g2lstm.export.weights import expanded, lookup, product
 
 FORMS = {
     "dense": None,
