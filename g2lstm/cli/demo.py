@@ -1,6 +1,5 @@
 """`g2lstm demo`: trains, scores, compresses and compares three methods on embedded data."""
 
-import json
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -46,7 +45,7 @@ def demo(
     from g2lstm.lab.study.runner import jobs_of
     from g2lstm.lab.study.studies import demo as plan
     from g2lstm.look.report import check_out
-    from g2lstm.runs.compressed import default_folder
+    from g2lstm.runs.compressed import default_folder, write_json
 
     report = out / "report.html"
     check_out(report)
@@ -75,7 +74,7 @@ def demo(
         raise typer.Exit(130) from None
     rows, found = demo_rows(study, out)
     facts = {"rows": rows, "signatures": found.signatures}
-    _write(out / "table.json", facts)
+    write_json(out / "table.json", facts)
     if as_json:
         print_json({"out": str(out), "report": str(report), **facts})
         return
@@ -129,13 +128,14 @@ def _count_gates(run: Path, progress: Any) -> None:
     """Counts them unless those of the same weights are there."""
     from g2lstm.lab.study.results import Origin, read, weights_of
     from g2lstm.look.examine import examine
+    from g2lstm.runs.compressed import write_json
     from g2lstm.runs.directory import RunDirectory
     from g2lstm.runs.trained import load
 
     file, weights = RunDirectory(run).own("gates") / "gates.json", weights_of(run)
     if not file.is_file() or read(file, Origin).weights != weights:
         found = examine(load(run), run.name, split="valid", samples=_WINDOWS, eval_gate="soft", progress=progress)
-        _write(file, {**found.numbers, "weights": weights})
+        write_json(file, {**found.numbers, "weights": weights})
 
 
 def demo_rows(study: "Study", out: Path) -> "tuple[list[dict[str, Any]], StudyTable]":
@@ -195,10 +195,3 @@ def _text(value: float | None, unit: str) -> str:
         return signed(value)
     forms = {"perplexity": "{:.2f}", "share": "{:.0%}", "rate": "{:,.0f}"}
     return f"{value / 1e6:.2f} MB" if unit == "bytes" else forms[unit].format(value)
-
-
-def _write(path: Path, values: dict[str, Any]) -> None:
-    from g2lstm.files import write_atomically
-
-    with write_atomically(path) as file:
-        file.write(json.dumps(values, ensure_ascii=False, indent=1).encode())

@@ -15,7 +15,6 @@ from g2lstm.cli.output import UNKNOWN, console, print_json, say, table, tell
 from g2lstm.cli.progress import StudyBar, bar, drawn, duration, study_progress
 
 if TYPE_CHECKING:
-    from g2lstm.lab.study.plan import Study
     from g2lstm.lab.study.runner import Job
     from g2lstm.lab.study.table import StudyTable
 
@@ -60,7 +59,7 @@ def study(
 
     Examples: `g2lstm study table3 --dry-run`, `g2lstm study table3 --seeds 2 --markdown`
     """
-    from g2lstm.lab.study.runner import as_they_are, jobs_of, left_out
+    from g2lstm.lab.study.runner import as_they_are, jobs_of
     from g2lstm.lab.study.studies import find_study
     from g2lstm.lab.study.table import build
 
@@ -73,8 +72,8 @@ def study(
     wanted = [job.run.name for job in jobs]
     if not table_only and not all(job.is_done for job in jobs):
         failures = carry_out(jobs, out, data_dir)
-        jobs = as_they_are(jobs, out)
-    others = left_out(jobs, chosen, out)
+    every, others = as_they_are(chosen, out)
+    jobs = [job for job in every if job.run.name in wanted]
     failures |= {run: reason for run, reason in others.items() if run in wanted}
     tables = [build(table, chosen.runs, out, others) for table in chosen.tables]
     if failures or only:
@@ -82,8 +81,11 @@ def study(
     notes = [note for job in jobs for note in job.notes]
     files: list[Path] = []
     if name == "figures" and not failures:
-        files, more = _figures(chosen, out, data_dir, others, is_part=bool(only))
-        notes += more
+        notes += [f"no figures, which show all runs of the study: {reason}" for reason in others.values()]
+        if only and not all(job.is_done for job in every):
+            notes.append("the figures show all runs of the study; they are drawn without --only")
+        elif not others:
+            files = _figures(every, out, data_dir)
     if as_json:
         print_json(
             {
@@ -119,19 +121,11 @@ def _repeated(option: str, values: list[str] | None) -> list[str]:
     return [word for each in values or () for word in (option, each)]
 
 
-def _figures(
-    study: "Study", out: Path, data_dir: Path | None, others: dict[str, str], is_part: bool
-) -> tuple[list[Path], list[str]]:
-    """Draws the figures if all of the study's runs can be shown: the files, or notes on why there are none."""
+def _figures(jobs: "list[Job]", out: Path, data_dir: Path | None) -> list[Path]:
     from g2lstm.lab.study.figures import draw_figures
-    from g2lstm.lab.study.runner import jobs_of
 
-    if others:
-        return [], [f"no figures, which show all runs of the study: {reason}" for reason in others.values()]
-    if is_part and not all(job.is_done for job in jobs_of(study, out)):
-        return [], ["the figures show all runs of the study; they are drawn without --only"]
     with bar() as show:
-        return draw_figures(study.runs, out, data_dir, partial(show, "counting gates")), []
+        return draw_figures([job.run for job in jobs], out, data_dir, partial(show, "counting gates"))
 
 
 def show_table(found: "StudyTable") -> None:

@@ -64,6 +64,23 @@ def test_evaluate(trained):
     assert "perplexity" in run("eval", trained).stdout
 
 
+@pytest.mark.parametrize(
+    ("prompt", "warning"),
+    [
+        (
+            "the zebrafish the [bold]yak zebrafish",
+            "g2lstm: not in the vocabulary, so read as <unk>: zebrafish, [bold]yak\n",
+        ),
+        ("the <unk>", ""),
+        ("", ""),
+    ],
+)
+def test_unknown_words_of_the_prompt_are_named(trained, prompt, warning):
+    done = run("generate", trained, "--prompt", prompt, "--tokens", "3", "--seed", "1")
+    assert done.stderr == warning
+    assert done.stdout.strip()
+
+
 def test_generate(trained):
     options = ["generate", trained, "--prompt", "the", "--tokens", "12", "--seed", "3"]
     first, second = run(*options), run(*options)

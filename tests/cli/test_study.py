@@ -197,7 +197,7 @@ def test_a_run_of_another_recipe_is_left_out_where_others_are_asked_for(folder):
     assert list(found["tables"][0]["signatures"]) == ["ptb-small-sigmoid-seed1"]
     (note,) = (note for note in found["tables"][0]["notes"] if "seed1 is left out" in note)
     assert note.startswith("ptb-small-gumbel-seed1 is left out: ")
-    assert "train.clip is 0.125 there" in note
+    assert "train.clip was 0.125, is now 0.5" in note
     assert "of another recipe" in str(invoke(folder, "table3", out="other").exception)
 
 

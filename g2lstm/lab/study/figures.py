@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically
 from g2lstm.lab.study import results
@@ -17,6 +15,7 @@ from g2lstm.look.pictures.histograms import draw_histograms, draw_sigmoid
 from g2lstm.look.pictures.sentence import draw_words
 from g2lstm.look.pictures.style import save
 from g2lstm.runs.directory import RunDirectory
+from g2lstm.runs.records import Record
 from g2lstm.runs.trained import load_as
 from g2lstm.tasks.mt.trained import TrainedTranslationModel
 from g2lstm.tasks.reading import Reading
@@ -28,7 +27,7 @@ _FIRST = "decoder.0"
 _WORDS = range(8, 19)  # in a sentence for the heat map
 
 
-class _Drawn(BaseModel):
+class _Drawn(Record):
     """What gates.json says about the figures beside it."""
 
     weights: list[str | None]

@@ -5,87 +5,56 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from g2lstm.errors import G2Error
-from g2lstm.files import read_json, write_atomically
+from g2lstm.files import write_atomically
 from g2lstm.lab.study.plan import Measurement, PlannedRun
 from g2lstm.lab.study.significance import Array
 from g2lstm.recipes.files import differences
 from g2lstm.runs.directory import RunDirectory
+from g2lstm.runs.records import Record, RecordT, Score
 from g2lstm.tasks.recipes import Recipe
 from g2lstm.text.lines import sha256_of
 
 FOLDER = "measured"  # inside a run directory: a file for each measurement, one about the training, one about its start
 _TRAINING, _START = "training.json", "start.json"
-_LONGEST = 2**28  # bytes of such a file
 _BUDGET = ("epochs", "minutes")
 _MAY_DIFFER = ("minutes", "checkpoint_minutes")  # on another machine
 _AS_LONG = 0.1  # the share of its epochs by which a run may be longer or shorter if a clock ended it
 _ELSEWHERE = "move it away, or choose another folder with --out"
 
-Saved = TypeVar("Saved", bound=BaseModel)
 
-
-class Training(BaseModel):
-    """How a run was trained.
-
-    Attributes:
-        epochs: of its data.
-        seconds: of the clock.
-        step: the last one.
-    """
-
-    model_config = ConfigDict(frozen=True)
+class Training(Record):
+    """How a run was trained."""
 
     epochs: float
     seconds: float
-    step: int
+    step: int  # the last one
 
 
-class Origin(BaseModel):
+class Origin(Record):
     """The weights that a training began with or that numbers were counted from, as `weights_of` identifies them."""
 
     weights: str | None = None
 
 
-class Measured(BaseModel):
-    """A score, and what it rests on.
+class Measured(Score):
+    """A score, and what else it rests on.
 
     Attributes:
-        perplexity: of a language model.
-        bleu: of a translation model.
-        signature: for people.
         by_sentence: what each sentence adds to the sums that the score is made of.
-        data: identifies the text that was scored; None in files of earlier versions.
         weights: identifies the run's weights.
-        trained_on: how much of the data, if not all of it.
         trained_on_text: identifies the text that the run was trained on.
         tuned_on_text: identifies the text that the cache was tuned on.
-        cache: its settings.
     """
 
-    model_config = ConfigDict(frozen=True)
-
-    perplexity: float | None = None
-    bleu: float | None = None
-    signature: str
     by_sentence: list[list[float]]
-    data: str | None = None
     weights: str | None = None
-    trained_on: str = ""
     trained_on_text: str = ""
     tuned_on_text: str | None = None
-    cache: str = ""
-
-    @model_validator(mode="after")
-    def _has_a_score(self) -> "Measured":
-        if self.perplexity is None and self.bleu is None:
-            raise ValueError("it has neither a perplexity nor a BLEU")
-        return self
 
     @property
     def score(self) -> float:
@@ -95,7 +64,7 @@ class Measured(BaseModel):
         return score
 
     @functools.cached_property
-    def sentences(self) -> Array:
+    def sums(self) -> Array:
         """(sentences, k): what each sentence adds to the sums that the score is made of."""
         return np.asarray(self.by_sentence, np.float64)
 
@@ -265,13 +234,6 @@ def write(path: Path, name: str, values: Mapping[str, Any]) -> None:
         file.write(f"{{\n{lines}\n}}\n".encode())
 
 
-def read(file: Path, kind: type[Saved]) -> Saved:
+def read(file: Path, kind: type[RecordT]) -> RecordT:
     """Reads what `write` wrote."""
-    try:
-        values = read_json(file, _LONGEST)
-    except G2Error as error:
-        raise G2Error(f"{error}; delete it and run the study again") from None
-    try:
-        return kind.model_validate(values)
-    except ValidationError:
-        raise G2Error(f"{file} does not hold what a study measures; delete it and run the study again") from None
+    return kind.read(file, "delete it and run the study again")

@@ -1,13 +1,10 @@
 """Carries out a study: trains what is missing, resumes what was interrupted, and measures every run."""
 
 import copy
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Protocol
-
-from pydantic import BaseModel
 
 from g2lstm.compression.model import compress
 from g2lstm.errors import G2Error
@@ -15,6 +12,7 @@ from g2lstm.lab.study import results
 from g2lstm.lab.study.estimate import Estimate, estimate
 from g2lstm.lab.study.plan import Measurement, PlannedRun, Study
 from g2lstm.runs.directory import RunDirectory
+from g2lstm.runs.records import Record
 from g2lstm.runs.trained import load, score
 from g2lstm.tasks.recipes import Recipe
 from g2lstm.tasks.task import Validation
@@ -84,32 +82,18 @@ def jobs_of(study: Study, out: Path, only: tuple[str, ...] = ()) -> list[Job]:
     return [_job(run, out) for run in wanted]
 
 
-def as_they_are(jobs: list[Job], out: Path) -> list[Job]:
-    """The same runs as they are now, except those that the study would train otherwise; `left_out` says why."""
-    found = []
-    for job in jobs:
-        with suppress(G2Error):
-            found.append(_job(job.run, out))
-    return found
+def as_they_are(study: Study, out: Path) -> tuple[list[Job], dict[str, str]]:
+    """The runs of a study as they are now; and why tables can't show the others, by name.
 
-
-def left_out(jobs: list[Job], study: Study, out: Path) -> dict[str, str]:
-    """Why tables can't show some runs besides those of the jobs, by name: the study would train them otherwise.
-
-    Args:
-        jobs: all or some of the study's.
-        study: its tables.
-        out: the folder for all runs.
+    These are runs that the study would train in another way, or on another text.
     """
-    reasons = {}
-    mine = {job.run.name for job in jobs}
+    found, reasons = [], {}
     for run in study.runs:
         try:
-            if run.name not in mine:
-                _job(run, out)
+            found.append(_job(run, out))
         except G2Error as error:
             reasons[run.name] = str(error)
-    return reasons
+    return found, reasons
 
 
 def _job(run: PlannedRun, out: Path) -> Job:
@@ -187,7 +171,7 @@ def _do(number: int, job: Job, out: Path, watcher: Watcher, data_dir: Path | Non
         measuring.measure(measurement, lambda done, total: watcher.on_share(done / total))
 
 
-class _TunedCache(BaseModel):
+class _TunedCache(Record):
     """Cache settings, and what they were tuned for."""
 
     window: int

@@ -310,7 +310,7 @@ def _compare(one: _Entry, other: _Entry, plan: PlannedTable) -> Comparison | Non
     sides = [(1.0, one.measured), (-1.0, other.measured)]
     if column.against is not None:
         sides += [(-1.0, one.base), (1.0, other.base)]
-    terms = [Term(weight, [side[seed].sentences for seed in seeds]) for weight, side in sides]
+    terms = [Term(weight, [side[seed].sums for seed in seeds]) for weight, side in sides]
     is_language = one.measured[seeds[0]].perplexity is not None
     block = min(one.sentences // LEAST, _BLOCK) if is_language else 1
     found = bootstrap(terms, perplexity_of if is_language else bleu_of, block=block)

@@ -11,7 +11,7 @@ import pytest
 from g2lstm import G2Error, load
 from g2lstm.lab.study import results
 from g2lstm.lab.study.plan import Column, Measurement, PlannedTable, Study, methods_with_seeds
-from g2lstm.lab.study.runner import TRAINING, Measuring, as_they_are, carry_out, jobs_of, left_out
+from g2lstm.lab.study.runner import TRAINING, Measuring, as_they_are, carry_out, jobs_of
 from g2lstm.lab.study.table import build
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.training.environment import Interrupted
@@ -177,9 +177,9 @@ def test_a_start_that_was_trained_anew_fails_its_own_run_alone(finished, tmp_pat
     failures = carry_out(jobs, copied, Noting())
     assert list(failures) == [finetuned]
     assert f"was trained from another {first} than the one now in" in failures[finetuned]
-    left = as_they_are(jobs, copied)
+    left, reasons = as_they_are(study, copied)
     assert finetuned not in {job.run.name for job in left}
-    assert left_out(left, study, copied)[finetuned] == failures[finetuned]
+    assert reasons[finetuned] == failures[finetuned]
 
 
 def test_a_cache_that_was_tuned_on_another_text_is_refused(tmp_path):
@@ -353,17 +353,17 @@ def test_a_damaged_measurement_is_told(finished, tmp_path):
     shutil.copytree(out, copied)
     file = copied / study.runs[0].name / "measured" / "test-soft.json"
     file.write_text(file.read_text()[:-30])
-    with pytest.raises(G2Error, match="test-soft.json is not valid JSON: .*; delete it and run the study"):
+    with pytest.raises(G2Error, match="test-soft.json is damaged: .*; delete it and run the study"):
         results.measured(file.parent.parent, Measurement())
     for content in ("[]", "{}", '{"perplexity": 3.0, "signature": "s", "by_sentence": "none"}'):
         file.write_text(content)
-        with pytest.raises(G2Error, match="test-soft.json does not hold what a study measures; delete it"):
+        with pytest.raises(G2Error, match="test-soft.json is damaged: .*; delete it and run the study"):
             results.measured(file.parent.parent, Measurement())
-    old = {"perplexity": 3.0, "signature": "s", "by_sentence": [[1.0, 2.0]]}
+    old = {"perplexity": 3.0, "split": "test", "eval_gate": "soft", "signature": "s", "by_sentence": [[1.0, 2.0]]}
     file.write_text(json.dumps(old))
     assert results.measured(file.parent.parent, Measurement()) is None, "an earlier version did not say on which text"
     file.with_name("training.json").write_text('{"epochs": null}')
-    with pytest.raises(G2Error, match="training.json does not hold what a study measures; delete it"):
+    with pytest.raises(G2Error, match="training.json is damaged: .*; delete it and run the study"):
         results.training_of(file.parent.parent)
 
 

@@ -37,6 +37,8 @@ def result(seed, mean, *, sentences=60, **more):
     return {
         "perplexity": float(np.exp(nats / tokens)),
         "signature": f"s{seed}",
+        "split": "test",
+        "eval_gate": "soft",
         "data": "x/0",
         **more,
         "by_sentence": rows,
@@ -106,7 +108,7 @@ def test_comparisons_are_bootstraps_over_the_same_sentences(out):
     }
 
     def rows(row, way, seeds):
-        return [by_run[row, seed, way].sentences for seed in seeds]
+        return [by_run[row, seed, way].sums for seed in seeds]
 
     plain = [Term(1, rows("gumbel", Measurement(), (1, 2))), Term(-1, rows("sigmoid", Measurement(), (1, 2)))]
     assert table.comparisons[0].difference == bootstrap(plain, perplexity_of, block=3)
