@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
 from g2lstm.errors import G2Error
-from g2lstm.files import read_bounded
 from g2lstm.look.boundaries import boundary_auc
 from g2lstm.look.counts import BINS
 from g2lstm.look.record import record_reading, record_split
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.records import MAX_BYTES, Count, Record
+from g2lstm.runs.records import Count, Record
 from g2lstm.tasks.reading import GATES, Reading
 from g2lstm.tasks.trained import Progress, Scoring, Trained, validation_files
 
@@ -67,16 +66,7 @@ class GatesFile(_Record):
     def of_run(cls, run: RunDirectory) -> "GatesFile | None":
         """What `g2lstm gates` wrote into a run directory; None if it didn't."""
         path = run.path / "gates" / "gates.json"
-        if not path.exists():
-            return None
-        try:
-            # From JSON rather than from parsed values, since the page couldn't send half a surrogate pair.
-            return cls.model_validate_json(read_bounded(path, MAX_BYTES))
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            remedy = f"write it again with `g2lstm gates {run.path}`"
-            raise G2Error(f"{path} is damaged: {where}{': ' if where else ''}{first['msg']}; {remedy}") from None
+        return cls.read(path, f"write it again with `g2lstm gates {run.path}`") if path.exists() else None
 
 
 def count_some(trained: Trained, data_dir: Path | None = None) -> GatesFile | None:

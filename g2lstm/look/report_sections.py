@@ -1,30 +1,27 @@
 """The report's sections about what was measured: settings, scores, learning, compression, histograms of the gates."""
 
-import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from g2lstm.errors import G2Error
-from g2lstm.files import parse_json, read_bounded
+from pydantic import model_validator
+
 from g2lstm.look.examine import GatesFile
 from g2lstm.look.pictures.histograms import draw_layers
 from g2lstm.look.pictures.sizes import curve_of, draw_sizes
 from g2lstm.look.pictures.style import svg_element
 from g2lstm.look.pictures.training import draw_history, draw_learning, draw_saturation, gate_history, has_saturation
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.records import CompressionReport, SweepFile
+from g2lstm.runs.records import CompressionReport, Record, SweepFile
 from g2lstm.tasks.recipes import task_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MAX_BYTES = 2**28  # of a file of measurements
+_REMEDY = "delete it and measure again"
 
 Runs = Mapping[str, RunDirectory]
-Result = TypeVar("Result")
 
 
 def picture(figure: "Figure", label: str) -> str:
@@ -150,7 +147,7 @@ def compression(runs: Runs) -> str:
             parts.append(_compressed(name, report))
         file = run.path / "sweep" / "sweep.json"
         if file.is_file():
-            parts.append(_sweep(name, SweepFile.read(file, "delete it and measure again")))
+            parts.append(_sweep(name, SweepFile.read(file, _REMEDY)))
     parts.append(_after_compression(runs))
     body = "".join(parts)
     return f"<h2>Compression</h2>{body}" if body else ""
@@ -182,8 +179,9 @@ def _sweep(name: str, sweep: SweepFile) -> str:
         rows.append([preset, point.spec, f"{size.after / 1e6:,.2f}", ratio, f"{sweep.score_of(preset):.2f}"])
     curve = curve_of(sweep)
     title = f"{name}, {curve.metric}"
-    drawn = f"<h3>{escape(title)}</h3>{picture(draw_sizes(curve, name), f'sizes and scores: {title}')}"
-    return drawn + table(["preset", "spec", "MB", "smaller", curve.metric], rows, numbers=(2, 3, 4))
+    drawn = picture(draw_sizes(curve, name), f"sizes and scores: {title}") if curve.points else ""
+    facts = table(["preset", "spec", "MB", "smaller", curve.metric], rows, numbers=(2, 3, 4))
+    return f"<h3>{escape(title)}</h3>{drawn}{facts}"
 
 
 def _after_compression(runs: Runs) -> str:
@@ -191,9 +189,9 @@ def _after_compression(runs: Runs) -> str:
     found: dict[str, dict[str, dict[str, float]]] = {}  # by what was scored, the spec ("" for none), and the run
     for name, run in runs.items():
         for path in sorted((run.path / "measured").glob("*.json")):
-            if (measured := _measured(path, _study_score)) is not None:
-                title, spec, value = measured
-                found.setdefault(title, {}).setdefault(spec, {})[name] = value
+            measured = _StudyFile.read(path, _REMEDY)
+            if measured.split is not None:
+                found.setdefault(measured.title, {}).setdefault(measured.compressed or "", {})[name] = measured.value
     parts = []
     for title, by_spec in found.items():
         before = by_spec.get("", {})
@@ -214,14 +212,34 @@ def _after_compression(runs: Runs) -> str:
     return "".join(parts)
 
 
-def _study_score(found: Any) -> tuple[str, str, float] | None:
-    """What was scored, the spec, and the score; None if the file is about something else."""
-    if "split" not in found:
-        return None
-    metric = "bleu" if "bleu" in found else "perplexity"
-    cache = ", with the cache" if "cache" in found else ""
-    title = f"{'BLEU' if metric == 'bleu' else metric} on {found['split']}, {found['eval_gate']} gates{cache}"
-    return title, found.get("compressed") or "", float(found[metric])
+class _StudyFile(Record):
+    """A file that a study wrote: a score, or something else if it has no `split`."""
+
+    split: str | None = None
+    eval_gate: str | None = None
+    cache: str | None = None
+    compressed: str | None = None
+    perplexity: float | None = None
+    bleu: float | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "_StudyFile":
+        if self.split is not None and (self.eval_gate is None or (self.perplexity is None and self.bleu is None)):
+            raise ValueError("a score has an eval_gate, and a perplexity or a BLEU")
+        return self
+
+    @property
+    def title(self) -> str:
+        """What was scored, and how."""
+        metric = "perplexity" if self.bleu is None else "BLEU"
+        return f"{metric} on {self.split}, {self.eval_gate} gates{', with the cache' if self.cache else ''}"
+
+    @property
+    def value(self) -> float:
+        """The score."""
+        value = self.perplexity if self.bleu is None else self.bleu
+        assert value is not None
+        return value
 
 
 def _by_strength(spec: str) -> list[str | float]:
@@ -263,13 +281,3 @@ def _histograms(runs: Mapping[str, GatesFile]) -> str:
     said = "".join(f'<p class="quiet">{escape(each)}</p>' for each in where)
     drawn = picture(draw_layers(layers, modes), f"histograms of the gates: {', '.join(runs)}")
     return f"{said}{drawn}<details><summary>Numbers</summary>{facts}</details>"
-
-
-def _measured(path: Path, parse: Callable[[Any], Result]) -> Result | None:
-    """What a file of measurements holds; None if there is no such file."""
-    if not os.path.exists(path):
-        return None
-    try:
-        return parse(parse_json(read_bounded(path, _MAX_BYTES)))
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise G2Error(f"{path} is damaged: {error!r}; delete it and measure again") from None

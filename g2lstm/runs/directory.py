@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from g2lstm.errors import G2Error
-from g2lstm.files import parse_json, read_bounded, write_atomically
+from g2lstm.files import read_bounded, write_atomically
 from g2lstm.recipes.files import read_tables, recipe_to_toml, seal, tables_hash
 from g2lstm.recipes.recipe import Recipe
 from g2lstm.runs.records import MAX_BYTES, CompressionReport, MetricsLine, Result, Score, without_none
@@ -179,7 +179,7 @@ class RunDirectory:
         lines: list[dict[str, Any]] = []
         for text in read_bounded(self.metrics_file, MAX_BYTES).split(b"\n"):
             with suppress(ValueError):
-                line = MetricsLine.parse(parse_json(text))
+                line = MetricsLine.parse(text)
                 while lines and lines[-1]["step"] > line["step"]:
                     lines.pop()
                 lines.append(line)

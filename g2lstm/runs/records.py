@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from g2lstm.errors import G2Error
-from g2lstm.files import parse_json, read_bounded
+from g2lstm.files import read_bounded
 
 MAX_BYTES = 2**28  # of a JSON file in a run directory
 Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -34,13 +34,12 @@ class Record(BaseModel):
         """Reads a file; `remedy` is what a user can do if it is damaged."""
         content = read_bounded(path, MAX_BYTES)
         try:
-            return cls.model_validate(parse_json(content))
+            # From the text rather than from parsed values, which may have half a surrogate pair that nothing can write.
+            return cls.model_validate_json(content)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             why = ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
-        except ValueError as error:
-            why = str(error)
-        raise G2Error(f"{path} is damaged: {why}; {remedy}")
+            raise G2Error(f"{path} is damaged: {why}; {remedy}") from None
 
 
 class Score(Record):
@@ -137,7 +136,7 @@ class SweepFile(Record):
 
     run: str
     task: str
-    metric: str
+    metric: Annotated[str, Field(pattern="^(perplexity|bleu)$")]
     model_sha256: str
     split: str
     cache: bool
@@ -146,11 +145,16 @@ class SweepFile(Record):
     points: dict[str, CompressionReport]
     left_out: dict[str, LeftOut]
 
+    @model_validator(mode="after")
+    def _begins_with_a_score(self) -> "SweepFile":
+        if self.before is not None and getattr(self.before.score, self.metric, None) is None:
+            raise ValueError(f"the run itself has no {self.metric}")
+        return self
+
     @property
     def score_before(self) -> float:
         """The score of the run itself."""
-        score = None if self.before is None else getattr(self.before.score, self.metric, None)
-        return math.nan if score is None else float(score)
+        return math.nan if self.before is None else float(getattr(self.before.score, self.metric))
 
     def score_of(self, point: str) -> float:
         """The score after a compression."""
@@ -168,13 +172,13 @@ class MetricsLine(Record):
     seconds: Number
 
     @classmethod
-    def parse(cls, values: Any) -> dict[str, Any]:
+    def parse(cls, text: bytes) -> dict[str, Any]:
         """The line as a plain mapping, since most of its names depend on the model.
 
         Raises:
             ValueError: it is no such line.
         """
-        return dict(cls.model_validate(values))
+        return dict(cls.model_validate_json(text))
 
 
 def without_none(record: BaseModel) -> Mapping[str, Any]:

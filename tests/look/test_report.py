@@ -215,12 +215,22 @@ def test_only_a_report_is_overwritten(runs, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gates/gates.json", "compression.json", "sweep/sweep.json"])
-@pytest.mark.parametrize("content", ["{", "[]", '{"layers": 3}', "null"])
+@pytest.mark.parametrize("content", ["{", "[]", '{"layers": 3}', "null", '{"spec": "\\ud800"}', "[" * 10_000])
 def test_damaged_measurements_are_named(runs, measured, tmp_path, name, content):
     (runs[0] / name).write_text(content)
-    with pytest.raises(g2lstm.G2Error, match=f"{re.escape(name)} is (damaged|not valid JSON)"):
+    with pytest.raises(g2lstm.G2Error, match=f"{re.escape(name)} is damaged"):
         report(runs[:1], tmp_path, texts=[])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_needs_a_score_to_compare_with(runs, measured, tmp_path):
+    file = runs[0] / "sweep" / "sweep.json"
+    sweep = json.loads(file.read_text())
+    write(file, {**sweep, "metric": "bleu"})
+    with pytest.raises(g2lstm.G2Error, match="sweep.json is damaged: .*the run itself has no bleu; delete it"):
+        report(runs[:1], tmp_path, texts=[])
+    write(file, {**sweep, "before": None, "points": {}})  # it has only just begun
+    assert "sizes and scores" not in report(runs[:1], tmp_path, texts=[])
 
 
 @pytest.mark.parametrize("content", ["{", '{"split": "test"}', '{"split": 1, "perplexity": []}', "3"])

@@ -66,6 +66,7 @@ def test_a_score_with_the_same_signature_is_replaced(tmp_path):
     [
         "{", "[]", '{"scores": 3}', '{"scores": [1]}', "[" * 100_000, '{"scores": [{"signature": "a"}]}',
         '{"scores": [{"signature": "a", "split": "test", "eval_gate": "soft", "bleu": "high"}]}',
+        '{"scores": [{"signature": "\\ud800", "split": "test", "eval_gate": "soft", "bleu": 1.0}]}',
     ],
 )  # fmt: skip
 def test_damaged_results(tmp_path, content):
