@@ -13,9 +13,10 @@ from pathlib import Path
 import torch
 
 from g2lstm.cli.bench import print_reports
-from g2lstm.lab.bench.measure import Field, Report, interleaved, peak_memory, timings
+from g2lstm.lab.bench.measure import Field, Report, peak_memory, timings
 from g2lstm.look.counts import GateStatistics
 from g2lstm.nn.record import record_gates
+from g2lstm.runs.compressed import interleaved
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load
 from g2lstm.tasks.reading import in_mode
@@ -91,7 +92,7 @@ def read(trained: Trained, data: Passes, samples: int, name: str) -> tuple[int, 
 
 
 def load_and_record(path: Path, samples: int, data_dir: Path | None) -> None:
-    """Everything that recording takes, whose memory is measured."""
+    """Everything that recording takes, to measure its memory."""
     trained = load(path)
     read(trained, trained.passes(SPLIT, data_dir), samples, RECORDED)
 
@@ -123,7 +124,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="for scripts")
     given = parser.parse_args()
     reports = measure(given.run, given.samples, given.rounds, given.data_dir)
-    print_reports(given.json, *reports, threads=torch.get_num_threads())
+    print_reports(given.json, *reports)
 
 
 if __name__ == "__main__":

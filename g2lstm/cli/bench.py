@@ -37,7 +37,7 @@ def layer(
 
     with bar() as show:
         report = measure(shapes or SHAPES, rounds, show)
-    print_reports(as_json, report, threads=_threads())
+    print_reports(as_json, report)
 
 
 @app.command()
@@ -55,7 +55,7 @@ def train(
 
     with bar() as show:
         report = MEASUREMENTS[task](rounds, show)
-    print_reports(as_json, report, threads=_threads())
+    print_reports(as_json, report)
 
 
 @app.command()
@@ -84,13 +84,15 @@ def infer(
         else:
             measure = bench.MEASUREMENTS[RunDirectory.open(run, task=task).recipe.task]
             report = measure(run, rounds, data_dir, split, show=show)
-    print_reports(as_json, report, threads=_threads(), **({"kernel": find().description} if run is None else {}))
+    print_reports(as_json, report, **({"kernel": find().description} if run is None else {}))
 
 
 def print_reports(as_json: bool, *reports: "Report", **facts: object) -> None:
     """Prints tables, or one object that holds the facts and the rows of each report."""
+    import torch
+
     if as_json:
-        print_json({**facts, **{report.key: report.rows for report in reports}})
+        print_json({"threads": torch.get_num_threads(), **facts, **{report.key: report.rows for report in reports}})
         return
     for report in reports:
         shown = [field for field in report.fields if field.heading]
@@ -99,12 +101,6 @@ def print_reports(as_json: bool, *reports: "Report", **facts: object) -> None:
         console().print(table([field.heading for field in shown], rows, title=report.title, left=left))
         for note in report.notes:
             say(note)
-
-
-def _threads() -> int:
-    import torch
-
-    return torch.get_num_threads()
 
 
 def _parse_shape(text: str) -> "Shape":

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def carry_out(jobs: "list[Job]", out: Path, data_dir: Path | None = None) -> dict[str, str]:
-    """Does the jobs under a bar and returns why some failed, by run; exits with 130 when interrupted."""
+    """Carries out the jobs with a progress bar; returns why some failed, by run. Exits with 130 if interrupted."""
     from g2lstm.lab.study.runner import carry_out as do
     from g2lstm.training.environment import Interrupted
 

@@ -106,24 +106,46 @@ def measure(
 
 
 def _speed(before: Trained, after: Trained, scoring: Scoring | None) -> dict[str, Any] | None:
-    """How fast both models are, in alternating rounds so that both see the same machine; the first is a warm-up."""
+    """How fast both models are."""
     found = {"before": before.speed_test(scoring), "after": after.speed_test(scoring)}
     tests = {name: test for name, test in found.items() if test is not None}
     if not tests:
         return None
-    seconds: dict[str, list[float]] = {name: [] for name in tests}
-    began = time.perf_counter()
-    for turn in range(10 * _ROUNDS + 1):
-        if turn > _ROUNDS and time.perf_counter() - began > _SECONDS:
-            break
-        for name, test in tests.items():
-            start = time.perf_counter()
-            test.job()
-            if turn:
-                seconds[name].append(time.perf_counter() - start)
+    seconds = interleaved({name: test.job for name, test in tests.items()}, _ROUNDS, _SECONDS)
     rates = {name: test.size / statistics.median(seconds[name]) for name, test in tests.items()}
     about = tests["before"]
     return {"unit": about.unit, "how": about.how, "threads": torch.get_num_threads(), **rates}
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Shows nothing."""
+
+
+def interleaved(
+    jobs: Mapping[str, Callable[[], Any]], rounds: int, fill: float = 2.0, show: Show = silent
+) -> dict[str, list[float]]:
+    """The seconds that each job took in each round.
+
+    Every round runs every job once, so all of them see the same machine. A first round is run but not counted.
+
+    Args:
+        jobs: by name.
+        rounds: the minimum.
+        fill: short jobs run in more rounds, up to ten times as many, until this many seconds have passed.
+        show: called after each round.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in jobs}
+    began = time.perf_counter()
+    for turn in range(10 * rounds + 1):
+        if turn > rounds and time.perf_counter() - began > fill:
+            break
+        for name, job in jobs.items():
+            start = time.perf_counter()
+            job()
+            if turn:
+                seconds[name].append(time.perf_counter() - start)
+        show("rounds", min(turn, rounds), rounds)
+    return seconds
 
 
 def default_folder(run: Path, spec: str) -> Path:

@@ -75,7 +75,7 @@ def train_recipe(
     precision = recipe.train.precision
     try:
         with one_at_a_time(), denormals_flushed(), deaths_explained(), own_accelerator(precision) as accelerator:
-            return _train(_with_absolute_paths(recipe), Path(out), observer, resume, data_dir, accelerator)
+            return _train(with_absolute_paths(recipe), Path(out), observer, resume, data_dir, accelerator)
     except OSError as error:
         if not is_disk_full(error):
             raise
@@ -102,7 +102,7 @@ def _train(
         return Trainer(task, recipe.train, run, accelerator, observer or Silent()).train(resume=is_old)
 
 
-def _with_absolute_paths(recipe: Recipe) -> Recipe:
+def with_absolute_paths(recipe: Recipe) -> Recipe:
     """The recipe with paths that mean the same from any folder."""
     data, train = recipe.data, recipe.train
     if data.path is not None:

@@ -16,21 +16,21 @@ from g2lstm.compression.spec import PRESETS
 from g2lstm.compression.stream import stream
 from g2lstm.errors import G2Error
 from g2lstm.lab.bench import peers
-from g2lstm.lab.bench.measure import Field, Report, Row, Timing, interleaved, silent, timings
+from g2lstm.lab.bench.measure import Field, Report, Row, Timing, timings
 from g2lstm.lab.bench.peers import Runner, Vectors
 from g2lstm.nn.mode import lstms
-from g2lstm.runs.compressed import Show
+from g2lstm.runs.compressed import Show, interleaved, silent
 from g2lstm.runs.trained import load_as
 from g2lstm.tasks.lm.evaluate import score
 from g2lstm.tasks.lm.trained import TrainedLanguageModel
 from g2lstm.tasks.mt.beam import translate
 from g2lstm.tasks.recipes import LM, MT
 
-PEERS = {
+PEERS: dict[str, peers.Peer] = {
     "torch.nn.LSTM float32": peers.torch_float32,
     "torch dynamic int8": peers.torch_int8,
-    "ONNX Runtime float32": peers.onnxruntime_float32,
-    "ONNX Runtime dynamic int8": peers.onnxruntime_int8,
+    "ONNX Runtime float32": peers.onnx_runtime,
+    "ONNX Runtime dynamic int8": partial(peers.onnx_runtime, quantised=True),
 }
 OURS = {
     "ours, float32": None,

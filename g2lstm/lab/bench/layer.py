@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from g2lstm.lab.bench.measure import Field, Report, Row, gemm_peak, interleaved, peak_memory, silent, timings
+from g2lstm.lab.bench.measure import Field, Report, Row, gemm_peak, peak_memory, timings
 from g2lstm.nn.lstm import G2LSTM
-from g2lstm.runs.compressed import Show
+from g2lstm.runs.compressed import Show, interleaved, silent
 
 Shape: TypeAlias = tuple[int, int, int, int]  # T, B, I, H
 
@@ -110,7 +110,7 @@ def evaluation(name: str, shape: Shape) -> Callable[[], Any]:
 
 
 def train_steps(name: str, shape: Shape, steps: int = 3) -> None:
-    """A few training steps, whose memory is measured."""
+    """A few training steps, to measure their memory."""
     step = training_step(name, shape)
     for _ in range(steps):
         step()

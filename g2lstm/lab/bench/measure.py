@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import psutil
 import torch
 
-from g2lstm.runs.compressed import Show
+from g2lstm.runs.compressed import interleaved
 
 Row: TypeAlias = dict[str, Any]  # one line of a table, by field: exactly what JSON shows
 _MMAP_THRESHOLD = "MALLOC_MMAP_THRESHOLD_"  # setting it stops glibc from adapting it
@@ -62,37 +61,6 @@ class Timing(NamedTuple):
 
     seconds: float
     ratio: float
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """Shows nothing."""
-
-
-def interleaved(
-    jobs: Mapping[str, Callable[[], Any]], rounds: int, fill: float = 2.0, show: Show = silent
-) -> dict[str, list[float]]:
-    """The seconds that each job took in each round.
-
-    Every round runs every job once, so all of them see the same machine. A first round is run but not counted.
-
-    Args:
-        jobs: by name.
-        rounds: the minimum.
-        fill: short jobs run in more rounds, up to ten times as many, until this many seconds have passed.
-        show: called after each round.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in jobs}
-    began = time.perf_counter()
-    for turn in range(10 * rounds + 1):
-        if turn > rounds and time.perf_counter() - began > fill:
-            break
-        for name, job in jobs.items():
-            start = time.perf_counter()
-            job()
-            if turn:
-                seconds[name].append(time.perf_counter() - start)
-        show("rounds", min(turn, rounds), rounds)
-    return seconds
 
 
 def timings(seconds: Mapping[str, list[float]], peer: str) -> dict[str, Timing]:

@@ -51,17 +51,8 @@ def torch_int8(lstm: nn.LSTM, inputs: Vectors) -> Runner:
     return torch_float32(quantised, inputs)
 
 
-def onnxruntime_float32(lstm: nn.LSTM, inputs: Vectors) -> Runner:
-    """ONNX Runtime with one LSTM operator per layer."""
-    return _onnxruntime(lstm, inputs, quantised=False)
-
-
-def onnxruntime_int8(lstm: nn.LSTM, inputs: Vectors) -> Runner:
-    """ONNX Runtime's dynamic quantisation of the same graph."""
-    return _onnxruntime(lstm, inputs, quantised=True)
-
-
-def _onnxruntime(lstm: nn.LSTM, inputs: Vectors, quantised: bool) -> Runner:
+def onnx_runtime(lstm: nn.LSTM, inputs: Vectors, *, quantised: bool = False) -> Runner:
+    """ONNX Runtime with one LSTM operator per layer, or its dynamic quantisation of the same graph."""
     with needs("export", "ONNX Runtime"):
         import onnx
         import onnxruntime  # type: ignore[import-untyped]

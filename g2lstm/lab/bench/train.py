@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own usage
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from g2lstm.lab.bench.measure import Field, Report, interleaved, peak_memory, silent, timings
+from g2lstm.lab.bench.measure import Field, Report, peak_memory, timings
 from g2lstm.nn.gate import GateRule
 from g2lstm.nn.lstm import G2LSTM
 from g2lstm.nn.random import draw_noise
-from g2lstm.runs.compressed import Show
+from g2lstm.runs.compressed import Show, interleaved, silent
 from g2lstm.tasks.cross_entropy import cross_entropy
 from g2lstm.tasks.lm.model import LanguageModel
 from g2lstm.tasks.lm.training import activation_regulariser, temporal_regulariser, training_loss
@@ -194,7 +194,7 @@ def language_step(name: str, size: Size) -> Callable[[], None]:
 
 
 def language_steps(name: str, size: Size) -> None:
-    """A few training steps, whose memory is measured."""
+    """A few training steps, to measure their memory."""
     step = language_step(name, size)
     for _ in range(3):
         step()

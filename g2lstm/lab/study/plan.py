@@ -10,6 +10,7 @@ from typing import Literal
 from g2lstm.compression.spec import Spec
 from g2lstm.errors import G2Error
 from g2lstm.tasks.recipes import Recipe, load_recipe
+from g2lstm.training.start import with_absolute_paths
 
 METHODS = {"sigmoid": "LSTM", "sharpened": "sharpened", "gumbel": "G²"}
 BASELINE, OURS = "sigmoid", "gumbel"
@@ -82,11 +83,7 @@ class PlannedRun:
         overrides = [*self.overrides, f"{SEED}={self.seed}"]
         if self.starts_from is not None:
             overrides.append(f"train.finetune_from={json.dumps(str((out / self.starts_from).absolute()))}")
-        recipe = load_recipe(self.recipe, overrides)
-        if recipe.data.path is None:
-            return recipe
-        data = recipe.data.model_copy(update={"path": str(Path(recipe.data.path).expanduser().absolute())})
-        return recipe.model_copy(update={"data": data})
+        return with_absolute_paths(load_recipe(self.recipe, overrides))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from g2lstm.runs.records import Record
 from g2lstm.runs.trained import load, score
 from g2lstm.tasks.recipes import Recipe
 from g2lstm.tasks.task import Validation
-from g2lstm.tasks.trained import Progress, Scoring, Trained
+from g2lstm.tasks.trained import Progress, Scoring
 from g2lstm.training.observe import Observer
 from g2lstm.training.progress import TrainingProgress
 from g2lstm.training.start import train_recipe
@@ -165,6 +165,8 @@ def _do(number: int, job: Job, out: Path, watcher: Watcher, data_dir: Path | Non
         train_recipe(job.recipe, path, _Noting(watcher, path, start), resume=True, data_dir=data_dir)
     if results.keep_training(path) is None:
         raise G2Error(f"{path} holds no finished training; `g2lstm train {path / 'recipe.toml'} --resume` says why")
+    if not job.missing:
+        return
     measuring = Measuring(path, data_dir)
     for measurement in job.missing:
         watcher.on_stage(number, job, measurement.name)
@@ -190,17 +192,9 @@ class Measuring:
     """
 
     def __init__(self, path: Path, data_dir: Path | None = None) -> None:
-        self.path = path
-        self.data_dir = data_dir
-        self._trained: Trained | None = None
+        self.path, self.data_dir = path, data_dir
+        self.trained = load(path)
         self._weights = results.weights_of(path)
-
-    @property
-    def trained(self) -> Trained:
-        """The model, not compressed."""
-        if self._trained is None:
-            self._trained = load(self.path)
-        return self._trained
 
     def measure(self, measurement: Measurement, progress: Progress) -> dict[str, Any]:
         """Scores the run and saves the result in its directory; an uncompressed score goes into its result.json too."""

@@ -97,7 +97,7 @@ def test_a_graph_that_was_not_quantised_is_no_peer(monkeypatch):
         quantization, "quantize_dynamic", lambda before, after, **_: after.write_bytes(before.read_bytes())
     )
     with pytest.raises(G2Error, match="does not quantise the operator LSTM: its graph has LSTM"):
-        peers.onnxruntime_int8(*make_stack(TINY))
+        peers.onnx_runtime(*make_stack(TINY), quantised=True)
 
 
 # Of a trained language model: every way to run its layers predicts the same text.

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from g2lstm.lab.bench import measure
+from g2lstm.runs.compressed import interleaved
 
 
 def allocate(megabytes):
@@ -24,7 +25,7 @@ def test_a_process_that_fails_is_an_error_here():
 def test_rounds_are_interleaved_and_the_first_is_not_counted():
     order = []
     jobs = {name: lambda name=name: order.append(name) for name in "ab"}
-    seconds = measure.interleaved(jobs, 3, fill=0.0)
+    seconds = interleaved(jobs, 3, fill=0.0)
     assert order == ["a", "b"] * 4
     assert {name: len(times) for name, times in seconds.items()} == {"a": 3, "b": 3}
 
