@@ -26,6 +26,7 @@ from g2lstm.tasks.lm.training import LanguageModelLearner
 from g2lstm.tasks.mt.recipe import MtRecipe
 from g2lstm.tasks.mt.training import TranslationLearner
 from g2lstm.tasks.recipes import LM, MT
+from g2lstm.tasks.task import TrainingData
 from g2lstm.text.corpus import prepare_stream, prepare_tokenizer
 from g2lstm.text.pairs import PairCorpus, PairFiles, prepare_pairs, prepare_tokenizers
 
@@ -209,7 +210,7 @@ def _language_learner(text: str, folder: Path, workers: int | None) -> tuple[Any
     (tokenizer,), (stream,) = _prepare_text(text, folder, workers)
     train = {"epochs": 1, "batch_size": 8, "bptt": 35}
     recipe = LmRecipe.model_validate({"task": "lm", "data": {"path": "."}, "model": _MODEL, "train": train})
-    task = LanguageModelLearner(recipe, LM.build(recipe, len(tokenizer)), stream, stream)
+    task = LanguageModelLearner(recipe, LM.build(recipe, len(tokenizer)), TrainingData((tokenizer,), stream, stream))
 
     def go_to(place: float) -> None:
         task.position = int(place * task.columns.rows)
@@ -225,7 +226,7 @@ def _translation_learner(text: str, folder: Path, workers: int | None) -> tuple[
     recipe = MtRecipe.model_validate({"task": "mt", "data": data, "model": _MODEL, "train": train})
     pairs = PairCorpus(*streams)
     model = MT.build(recipe, *map(len, tokenizers))
-    task = TranslationLearner(recipe, model, pairs, pairs, tokenizers)
+    task = TranslationLearner(recipe, model, TrainingData(tokenizers, pairs, pairs))
 
     def go_to(place: float) -> None:
         task.index = int(place * len(task.plan))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Unpack
 
 import psutil
 import torch
@@ -57,19 +57,62 @@ class Validation(NamedTuple):
     gates: Mapping[str, list[int]] = MappingProxyType({})  # by gate, counts of values in each twentieth from 0 to 1
 
 
+class TrainingData(NamedTuple):
+    """The data of a training run; what the corpora are depends on the task."""
+
+    tokenizers: tuple[Tokenizer, ...]
+    train: Any
+    valid: Any
+
+
+class _Unfilled(TorchFunctionMode):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(function, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return function(*args, **kwargs)
+
+
+@contextmanager
+def without_memory() -> Iterator[None]:
+    """Modules made in this block have weights with shapes but without values.
+
+    Initialisers do nothing: to fill a tensor that has no values, torch would import its compiler, for a second.
+    """
+    with torch.device("meta"), _Unfilled():
+        yield
+
+
+class Where(TypedDict, total=False):
+    """Which of several processes this is, where it computes, and how many there are."""
+
+    device: torch.device | str
+    rank: int
+    world_size: int
+
+
 class Learner(ABC):
-    """A model, its data, and how they make a loss.
+    """A model, its data, and how they make a loss; of several processes, each reads its own part of every batch.
 
     Attributes:
         model: the module whose weights are trained and saved.
         module: a module around the model whose forward call makes the loss, so that DDP can wrap it.
-        device: where to compute.
-        world_size: the number of processes; each reads its own part of every batch.
     """
 
-    def __init__(self, model: nn.Module, module: nn.Module, device: torch.device | str, world_size: int) -> None:
-        self.model, self.module = model, module
-        self.device, self.world_size = torch.device(device), world_size
+    module: nn.Module
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        model: nn.Module,
+        data: TrainingData,
+        *,
+        device: torch.device | str = "cpu",
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.recipe, self.model, self.tokenizers = recipe, model, data.tokenizers
+        self.device, self.rank, self.world_size = torch.device(device), rank, world_size
 
     @property
     @abstractmethod
@@ -119,37 +162,12 @@ class Learner(ABC):
         """
 
 
-class Prepared(NamedTuple):
-    """The data of a training run; what the corpora are depends on the task."""
-
-    tokenizers: tuple[Tokenizer, ...]
-    train: Any
-    valid: Any
-
-
-class _Unfilled(TorchFunctionMode):
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if getattr(function, "__module__", None) == "torch.nn.init":
-            return kwargs["tensor"] if "tensor" in kwargs else args[0]
-        return function(*args, **kwargs)
-
-
-@contextmanager
-def without_memory() -> Iterator[None]:
-    """Modules made in this block have weights with shapes but without values.
-
-    Initialisers do nothing: to fill a tensor that has no values, torch would import its compiler, for a second.
-    """
-    with torch.device("meta"), _Unfilled():
-        yield
-
-
 class Task(ABC, Generic[RecipeT, ModelT, TrainedT]):
     """One kind of model."""
 
     recipe: type[RecipeT]
     trained: type[TrainedT]
+    learns: type[Learner]
 
     @abstractmethod
     def module(self, recipe: RecipeT, *vocabularies: int) -> ModelT:
@@ -173,17 +191,28 @@ class Task(ABC, Generic[RecipeT, ModelT, TrainedT]):
             return sum(parameter.numel() for parameter in self.module(recipe, *vocabularies).parameters())
 
     @abstractmethod
-    def prepare(self, recipe: RecipeT, data_dir: Path | None, tokenizers: Sequence[Tokenizer] | None) -> Prepared:
+    def train_tokenizers(self, recipe: RecipeT, files: Any) -> Sequence[Tokenizer]:
+        """New tokenizers for the files of the training split."""
+
+    @abstractmethod
+    def tokenise(self, files: Any, *tokenizers: Tokenizer) -> Any:
+        """The tokens of one split."""
+
+    def prepare(self, recipe: RecipeT, data_dir: Path | None, tokenizers: Sequence[Tokenizer] | None) -> TrainingData:
         """Gets the data of a recipe ready for training, the test split too: its faults should show before hours pass.
 
         Given tokenizers are used instead of training new ones.
         """
+        files = recipe.data.files(data_dir)
+        if tokenizers is None:
+            tokenizers = self.train_tokenizers(recipe, files["train"])
+        train, valid, _ = (self.tokenise(files[split], *tokenizers) for split in ("train", "valid", "test"))
+        return TrainingData(tuple(tokenizers), train, valid)
 
-    @abstractmethod
-    def learner(
-        self, recipe: RecipeT, data: Prepared, *, device: torch.device | str = "cpu", rank: int = 0, world_size: int = 1
-    ) -> Learner:
+    def learner(self, recipe: RecipeT, data: TrainingData, **where: Unpack[Where]) -> Learner:
         """A new model with its data, from `prepare`, ready for the training loop."""
+        model = self.build(recipe, *map(len, data.tokenizers)).to(where.get("device", "cpu"))
+        return self.learns(recipe, model, data, **where)
 
     @abstractmethod
     def work(self, recipe: RecipeT, words: int, sentence: int) -> Work:

@@ -164,7 +164,7 @@ class TrainingBatches:
         """This process's share of a batch: the one at `index` in the plan of an epoch."""
         start, end = plan.bounds[index]
         pairs = plan.pairs[start + self.rank : end : self.world_size]
-        return _pad(self.corpus, pairs, *self._eos, int(plan.target_tokens[index]))
+        return pair_batch(self.corpus, pairs, *self._eos)._replace(target_tokens=int(plan.target_tokens[index]))
 
 
 def evaluation_batches(
@@ -178,11 +178,11 @@ def evaluation_batches(
     order = np.lexsort((corpus.source_lengths, corpus.target_lengths))
     for start in range(0, len(order), batch_size):
         pairs = order[start : start + batch_size]
-        tokens = int(corpus.target_lengths[pairs].sum()) + len(pairs)
-        yield pairs, _pad(corpus, pairs, source_eos, target_eos, tokens)
+        yield pairs, pair_batch(corpus, pairs, source_eos, target_eos)
 
 
-def _pad(corpus: PairCorpus, pairs: Integers, source_eos: int, target_eos: int, target_tokens: int) -> PairBatch:
+def pair_batch(corpus: PairCorpus, pairs: Integers, source_eos: int, target_eos: int) -> PairBatch:
+    """The pairs of these numbers, side by side."""
     source, source_lengths = corpus.source.columns(pairs, source_eos)
     target, target_lengths = corpus.target.columns(pairs, target_eos)
     inputs = np.full_like(target, target_eos)
@@ -193,7 +193,7 @@ def _pad(corpus: PairCorpus, pairs: Integers, source_eos: int, target_eos: int, 
         torch.from_numpy(source_lengths + 1),
         torch.from_numpy(inputs),
         torch.from_numpy(target),
-        target_tokens,
+        int(target_lengths.sum()) + len(pairs),
     )
 
 

@@ -7,6 +7,7 @@ from accelerate import Accelerator
 from g2lstm import G2Error
 from g2lstm.nn.random import draw_noise
 from g2lstm.tasks.mt.training import TranslationLearner
+from g2lstm.tasks.task import TrainingData
 from g2lstm.text.corpus import prepare_stream, prepare_tokenizer
 from g2lstm.text.windows import Columns
 from g2lstm.training.processes import noise_seed
@@ -27,17 +28,16 @@ def test_the_columns_of_all_processes_are_the_text_once(data, size):
     assert torch.equal(targets, torch.from_numpy(stream.read(1, len(read))))
 
 
+def data_of(learner):
+    return TrainingData(learner.tokenizers, learner.batches.corpus, learner.valid)
+
+
 @pytest.mark.parametrize("options", [{}, {"batch_tokens": 120}])
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_the_batches_of_all_processes_are_the_pairs_once(data, size, options):
     recipe = mt_recipe(data, **options)
     made = prepare(recipe, Accelerator(cpu=True)).learner
-    tasks = [
-        TranslationLearner(
-            recipe, made.model, made.batches.corpus, made.valid, made.tokenizers, rank=rank, world_size=size
-        )
-        for rank in range(size)
-    ]
+    tasks = [TranslationLearner(recipe, made.model, data_of(made), rank=rank, world_size=size) for rank in range(size)]
     read, tokens = [], 0
     while (batches := [task.next_batch() for task in tasks])[0] is not None:
         for batch in batches:
@@ -55,8 +55,7 @@ def test_an_epoch_ends_with_the_batches_it_began_with(tmp_path):
     made = prepare(recipe, Accelerator(cpu=True)).learner
 
     def task(rank, size):
-        given = (made.model, made.batches.corpus, made.valid, made.tokenizers)
-        return TranslationLearner(recipe, *given, rank=rank, world_size=size)
+        return TranslationLearner(recipe, made.model, data_of(made), rank=rank, world_size=size)
 
     two = task(1, 2)
     one = task(0, 1)

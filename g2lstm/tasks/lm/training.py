@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +19,11 @@ from g2lstm.tasks.lm.recipe import LmRecipe
 from g2lstm.tasks.lm.trained import TrainedLanguageModel
 from g2lstm.tasks.task import (
     Learner,
-    Prepared,
     StepLoss,
     Task,
+    TrainingData,
     Validation,
+    Where,
     Work,
     gate_options,
     histograms,
@@ -101,27 +102,19 @@ class LanguageModelLoss(nn.Module):
 class LanguageModelLearner(Learner):
     """Reads windows down the columns of a text, carrying the state from one to the next; each process has columns."""
 
+    recipe: LmRecipe
     model: LanguageModel
 
-    def __init__(
-        self,
-        recipe: LmRecipe,
-        model: LanguageModel,
-        train: TokenStream,
-        valid: TokenStream,
-        *,
-        device: torch.device | str = "cpu",
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        _check_length("training", train, "train.batch_size", recipe.train.batch_size)
-        _check_length("validation", valid, "evaluate.batch_size", recipe.evaluate.batch_size)
-        self.settings = recipe.train
-        alpha, beta = recipe.train.activation_regularisation, recipe.train.temporal_regularisation
-        super().__init__(model, LanguageModelLoss(model, alpha, beta), device, world_size)
-        self.columns = Columns(train, recipe.train.batch_size, rank=rank, world_size=world_size)
-        self.rank = rank
-        self.valid = Columns(valid, recipe.evaluate.batch_size, keep_tail=True)
+    def __init__(self, recipe: LmRecipe, model: LanguageModel, data: TrainingData, **where: Unpack[Where]) -> None:
+        super().__init__(recipe, model, data, **where)
+        self.settings = settings = recipe.train
+        _check_length("training", data.train, "train.batch_size", settings.batch_size)
+        _check_length("validation", data.valid, "evaluate.batch_size", recipe.evaluate.batch_size)
+        if settings.frequency_bias:
+            model.predict_frequencies(torch.from_numpy(data.train.counts(model.vocabulary_size)))
+        self.module = LanguageModelLoss(model, settings.activation_regularisation, settings.temporal_regularisation)
+        self.columns = Columns(data.train, settings.batch_size, rank=self.rank, world_size=self.world_size)
+        self.valid = Columns(data.valid, recipe.evaluate.batch_size, keep_tail=True)
         self.valid_steps = recipe.evaluate.bptt
         # Every process draws the same lengths, so that their windows have the same shape.
         self.lengths = torch.Generator().manual_seed(recipe.train.seed)
@@ -238,6 +231,7 @@ class LmTask(Task[LmRecipe, LanguageModel, TrainedLanguageModel]):
 
     recipe = LmRecipe
     trained = TrainedLanguageModel
+    learns = LanguageModelLearner
 
     def module(self, recipe: LmRecipe, *vocabularies: int) -> LanguageModel:
         """The model that a recipe describes."""
@@ -256,41 +250,22 @@ class LmTask(Task[LmRecipe, LanguageModel, TrainedLanguageModel]):
             **gate_options(model),
         )
 
-    def prepare(self, recipe: LmRecipe, data_dir: Path | None, tokenizers: Sequence[Tokenizer] | None) -> Prepared:
-        """Tokenises the text."""
+    def train_tokenizers(self, recipe: LmRecipe, files: Path) -> list[Tokenizer]:
+        """The tokenizer of the text."""
         data = recipe.data
-        files = data.files(data_dir)
-        if tokenizers is None:
-            tokenizers = [
-                prepare_tokenizer(
-                    files["train"],
-                    data.tokenizer,
-                    vocabulary=data.vocabulary,
-                    min_frequency=data.min_frequency,
-                    lowercase=data.lowercase,
-                )
-            ]
-        train, valid, _ = (prepare_stream(files[split], *tokenizers) for split in ("train", "valid", "test"))
-        return Prepared(tuple(tokenizers), train, valid)
+        return [
+            prepare_tokenizer(
+                files,
+                data.tokenizer,
+                vocabulary=data.vocabulary,
+                min_frequency=data.min_frequency,
+                lowercase=data.lowercase,
+            )
+        ]
 
-    def learner(
-        self,
-        recipe: LmRecipe,
-        data: Prepared,
-        *,
-        device: torch.device | str = "cpu",
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> LanguageModelLearner:
-        """A new model that reads windows of the text."""
-        size = len(data.tokenizers[0])
-        model = self.build(recipe, size)
-        if recipe.train.frequency_bias:
-            model.predict_frequencies(torch.from_numpy(data.train.counts(size)))
-        model.to(device)
-        return LanguageModelLearner(
-            recipe, model, data.train, data.valid, device=device, rank=rank, world_size=world_size
-        )
+    def tokenise(self, files: Path, *tokenizers: Tokenizer) -> TokenStream:
+        """The text as one stream of tokens."""
+        return prepare_stream(files, *tokenizers)
 
     def work(self, recipe: LmRecipe, words: int, sentence: int) -> Work:
         """Every token goes through all weights except the embedding, in which it is looked up."""

@@ -1,7 +1,7 @@
 """`TrainedTranslationModel`: a translation model with its tokenizers, ready to be used from Python."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from g2lstm.tasks.trained import (
     TextRead,
     Trained,
 )
+from g2lstm.text.batches import PairBatch, pair_batch
 from g2lstm.text.grammar import GrammarPair, grammar_pairs
 from g2lstm.text.lines import sha256_of
 from g2lstm.text.pairs import PairCorpus, prepare_pairs, read_pairs
@@ -246,22 +247,16 @@ class TrainedTranslationModel(Trained):
             )
         longer = lengths.max(0)  # of the two sides
         chosen = chosen[np.argsort(-longer[chosen], kind="stable")]
+        layers = [f"encoder.{layer}" for layer in range(len(model.encoder))]
+        layers += [f"decoder.{layer}" for layer in range(len(model.decoder))]
         done, device = 0, model.softmax_bias.device
         while done < len(chosen):
             size = recipe.evaluate.batch_size * min(1.0, _USUAL_LENGTH / longer[chosen[done]])
             pairs = chosen[done : done + max(1, int(size))]
-            source, source_lengths = map(torch.from_numpy, corpus.source.columns(pairs, self.source.eos_id))
-            target, target_lengths = map(torch.from_numpy, corpus.target.columns(pairs, self.target.eos_id))
-            inputs = torch.cat((target[-1:], target[:-1]))  # <eos>, which ends the longest target too, and all but it
-            model(source.to(device), source_lengths + 1, inputs.to(device))
-            is_source, is_target = (
-                torch.arange(len(ids)).unsqueeze(1) <= count
-                for ids, count in ((source, source_lengths), (target, target_lengths))
-            )
-            encoder = {f"encoder.{layer}": is_source for layer in range(len(model.encoder))}
-            decoder = {f"decoder.{layer}": is_target for layer in range(len(model.decoder))}
+            batch = pair_batch(corpus, pairs, self.source.eos_id, self.target.eos_id)
+            model(batch.source.to(device), batch.source_lengths, batch.inputs.to(device))
             done += len(pairs)
-            yield Pass(done, len(chosen), encoder | decoder)
+            yield Pass(done, len(chosen), where_tokens(batch, layers))
 
     def speed_test(self, how: Scoring | None) -> SpeedTest | None:
         """Greedy translation of the first sentences of a split, one at a time."""
@@ -296,6 +291,12 @@ class TrainedTranslationModel(Trained):
         lengths = torch.tensor([len(each) for each in ids])
         self.model.encode(pad_sequence(ids).to(self.model.softmax_bias.device), lengths)
         return sources
+
+
+def where_tokens(batch: PairBatch, layers: Iterable[str]) -> dict[str, Tensor]:
+    """For each LSTM by name, where what it reads of a batch is a token: (T, B), false at padding."""
+    is_source = torch.arange(len(batch.source)).unsqueeze(1) < batch.source_lengths
+    return {name: is_source if name.startswith("encoder.") else batch.targets >= 0 for name in layers}
 
 
 def replace_unknown(words: Sequence[str], source: Sequence[str], attention: Tensor, *, unknown: str) -> list[str]:

@@ -3,8 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -16,20 +15,21 @@ from g2lstm.tasks.cross_entropy import cross_entropy, smoothing_penalty
 from g2lstm.tasks.mt.bleu import can_be_scored, corpus_bleu
 from g2lstm.tasks.mt.model import TranslationModel
 from g2lstm.tasks.mt.recipe import MtRecipe
-from g2lstm.tasks.mt.trained import TrainedTranslationModel
+from g2lstm.tasks.mt.trained import TrainedTranslationModel, where_tokens
 from g2lstm.tasks.task import (
     Learner,
-    Prepared,
     StepLoss,
     Task,
+    TrainingData,
     Validation,
+    Where,
     Work,
     gate_options,
     histograms,
     saturation,
 )
 from g2lstm.text.batches import PairBatch, TrainingBatches, evaluation_batches
-from g2lstm.text.pairs import PairCorpus, prepare_pairs, prepare_tokenizers, read_pairs
+from g2lstm.text.pairs import PairCorpus, PairFiles, prepare_pairs, prepare_tokenizers, read_pairs
 from g2lstm.text.tokenize import Tokenizer
 
 
@@ -56,29 +56,18 @@ class TranslationLoss(nn.Module):
 class TranslationLearner(Learner):
     """Reads batches of sentence pairs of similar length, in a new order each epoch; `valid` needs its texts."""
 
+    recipe: MtRecipe
     model: TranslationModel
 
-    def __init__(
-        self,
-        recipe: MtRecipe,
-        model: TranslationModel,
-        train: PairCorpus,
-        valid: PairCorpus,
-        tokenizers: tuple[Tokenizer, Tokenizer],
-        *,
-        device: torch.device | str = "cpu",
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        super().__init__(model, TranslationLoss(model, recipe.train.label_smoothing), device, world_size)
-        self.recipe = recipe
-        self.valid = valid
-        self.tokenizers = tokenizers
-        self.translator = TrainedTranslationModel(recipe, model, *tokenizers)
-        self.batches = self._batches(train, rank, world_size)
+    def __init__(self, recipe: MtRecipe, model: TranslationModel, data: TrainingData, **where: Unpack[Where]) -> None:
+        super().__init__(recipe, model, data, **where)
+        self.module = TranslationLoss(model, recipe.train.label_smoothing)
+        self.valid = data.valid
+        self.translator = TrainedTranslationModel(recipe, model, *data.tokenizers)
+        self.batches = self._batches(data.train, self.rank, self.world_size)
         self.epoch = self.index = 0
         self.plan = self.batches.plan(0)
-        self.planned_for = world_size  # the number of processes, each of which needs a pair of every batch
+        self.planned_for = self.world_size  # the number of processes, each of which needs a pair of every batch
 
     def _batches(self, train: PairCorpus, rank: int, world_size: int) -> TrainingBatches:
         return TrainingBatches(
@@ -218,10 +207,8 @@ class TranslationLearner(Learner):
 
 def hide_padding(record: GateRecord, batch: PairBatch) -> None:
     """Makes the recorded gates of a batch NaN at its padding, as packing does for the first layer."""
-    is_source = torch.arange(len(batch.source)).unsqueeze(1) < batch.source_lengths
-    for name, calls in record.items():
-        is_token = is_source if name.startswith("encoder.") else batch.targets >= 0
-        calls[-1] = calls[-1].known(is_token.to(calls[-1].input[0].device))
+    for name, is_token in where_tokens(batch, record).items():
+        record[name][-1] = record[name][-1].known(is_token.to(record[name][-1].input[0].device))
 
 
 class MtTask(Task[MtRecipe, TranslationModel, TrainedTranslationModel]):
@@ -229,6 +216,7 @@ class MtTask(Task[MtRecipe, TranslationModel, TrainedTranslationModel]):
 
     recipe = MtRecipe
     trained = TrainedTranslationModel
+    learns = TranslationLearner
 
     def module(self, recipe: MtRecipe, *vocabularies: int) -> TranslationModel:
         """The model that a recipe describes."""
@@ -248,38 +236,22 @@ class MtTask(Task[MtRecipe, TranslationModel, TrainedTranslationModel]):
             **gate_options(model),
         )
 
-    def prepare(self, recipe: MtRecipe, data_dir: Path | None, tokenizers: Sequence[Tokenizer] | None) -> Prepared:
-        """Tokenises both sides of the pairs."""
+    def train_tokenizers(self, recipe: MtRecipe, files: PairFiles) -> Sequence[Tokenizer]:
+        """The tokenizers of source and target."""
         data = recipe.data
-        files = data.files(data_dir)
-        if tokenizers is None:
-            tokenizers = prepare_tokenizers(
-                files["train"],
-                data.tokenizer,
-                vocabulary=data.vocabulary,
-                joint=data.joint,
-                min_frequency=data.min_frequency,
-                lowercase=data.lowercase,
-                is_tokenized=data.is_tokenized,
-            )
-        train, valid, _ = (prepare_pairs(files[split], *tokenizers) for split in ("train", "valid", "test"))
-        return Prepared(tuple(tokenizers), train, valid)
-
-    def learner(
-        self,
-        recipe: MtRecipe,
-        data: Prepared,
-        *,
-        device: torch.device | str = "cpu",
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> TranslationLearner:
-        """A new model that reads batches of pairs."""
-        source, target = data.tokenizers
-        model = self.build(recipe, len(source), len(target)).to(device)
-        return TranslationLearner(
-            recipe, model, data.train, data.valid, (source, target), device=device, rank=rank, world_size=world_size
+        return prepare_tokenizers(
+            files,
+            data.tokenizer,
+            vocabulary=data.vocabulary,
+            joint=data.joint,
+            min_frequency=data.min_frequency,
+            lowercase=data.lowercase,
+            is_tokenized=data.is_tokenized,
         )
+
+    def tokenise(self, files: PairFiles, *tokenizers: Tokenizer) -> PairCorpus:
+        """The sentence pairs."""
+        return prepare_pairs(files, *tokenizers)
 
     def work(self, recipe: MtRecipe, words: int, sentence: int) -> Work:
         """One half of the model reads the source and the other the target: a token goes through half the weights."""

@@ -12,7 +12,7 @@ from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.mt import training as mt
 from g2lstm.tasks.mt.training import TranslationLearner, TranslationLoss
 from g2lstm.tasks.recipes import MT, parse_recipe
-from g2lstm.tasks.task import Validation
+from g2lstm.tasks.task import TrainingData, Validation
 from g2lstm.text.pairs import PairFiles, prepare_pairs, prepare_tokenizers
 from g2lstm.training.environment import Interrupted
 from g2lstm.training.loop import Trainer
@@ -49,7 +49,9 @@ def make_task(data, optimizer=ADAMW, world=(0, 1), max_length=64, **train):
     corpora = [prepare_pairs(files[split], *tokenizers, cache=data) for split in ("train", "valid")]
     torch.manual_seed(recipe.train.seed)
     model = MT.build(recipe, *map(len, tokenizers))
-    return recipe, TranslationLearner(recipe, model, *corpora, tokenizers, rank=world[0], world_size=world[1])
+    return recipe, TranslationLearner(
+        recipe, model, TrainingData(tokenizers, *corpora), rank=world[0], world_size=world[1]
+    )
 
 
 def make_trainer(data, out, observer, optimizer=ADAMW, **train):
