@@ -43,8 +43,7 @@ def gates(
     Examples: `g2lstm gates runs/ptb-small --text "the company said it will grow"`,
     `g2lstm gates runs/lstm runs/g2 --split train --out compared`
     """
-    from g2lstm.look.examine import examine, named_runs
-    from g2lstm.look.gallery import as_object, write_gallery
+    from g2lstm.look.examine import as_object, examine, named_runs, write_gallery
     from g2lstm.look.pictures.training import gate_history
     from g2lstm.runs.directory import RunDirectory
     from g2lstm.runs.trained import load

@@ -19,7 +19,7 @@ from g2lstm.errors import G2Error
 from g2lstm.nn.convert import why_not
 from g2lstm.nn.gate import GateRule
 from g2lstm.nn.lstm import G2LSTM, GatedLSTM
-from g2lstm.nn.mode import evaluating, lstms
+from g2lstm.nn.record import evaluating, lstms
 
 
 class StreamParts(NamedTuple):

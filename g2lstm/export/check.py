@@ -29,7 +29,7 @@ from g2lstm.compression.modules import CompressedEmbedding
 from g2lstm.errors import G2Error
 from g2lstm.export.weights import ACCURACY
 from g2lstm.nn.lstm import GatedLSTM
-from g2lstm.nn.mode import lstms
+from g2lstm.nn.record import lstms
 
 if TYPE_CHECKING:
     from g2lstm.export.graph import Graph

@@ -1,4 +1,4 @@
-"""`record_gates`: records the gates of every LSTM inside a model while it is used as usual."""
+"""The LSTMs inside a model: finds them, evaluates with them in one of three ways, and records their gates."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -13,6 +13,40 @@ from g2lstm.errors import G2Error
 from g2lstm.nn.convert import retype, why_not
 from g2lstm.nn.gate import Gates
 from g2lstm.nn.lstm import G2LSTM, GatedLSTM
+
+
+def lstms(model: nn.Module) -> list[GatedLSTM]:
+    """Every LSTM with our gates inside a model, compressed ones too, in the order of the modules."""
+    return [module for module in model.modules() if isinstance(module, GatedLSTM)]
+
+
+def set_eval_gate(model: nn.Module, eval_gate: str) -> None:
+    """Sets how all layers compute their gates in evaluation: "soft", "tempered" or "hard"."""
+    for layer in lstms(model):
+        layer.eval_gate = eval_gate
+
+
+@contextmanager
+def evaluating(model: nn.Module, eval_gate: str | None = None) -> Iterator[None]:
+    """Puts the model into evaluation mode with these gates, and restores both at the end.
+
+    Args:
+        model: with or without `G2LSTM` layers.
+        eval_gate: "soft", "tempered" or "hard"; None to leave them as they are.
+    """
+    layers = lstms(model)
+    modes, gates = [(module, module.training) for module in model.modules()], [layer.eval_gate for layer in layers]
+    try:
+        model.eval()
+        if eval_gate is not None:
+            set_eval_gate(model, eval_gate)
+        yield
+    finally:
+        model.train(modes[0][1])  # the model itself comes first; modules may do more in `train` than set their mode
+        for module, was_training in modes:
+            module.training = was_training
+        for layer, gate in zip(layers, gates, strict=True):
+            layer.eval_gate = gate
 
 
 class GateRecord(Mapping[str, list[Gates]]):

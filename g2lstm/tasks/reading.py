@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.lstm import GatedLSTM
-from g2lstm.nn.mode import evaluating, lstms
-from g2lstm.nn.record import GateRecord
+from g2lstm.nn.record import GateRecord, evaluating, lstms
 from g2lstm.text.tokenize import Tokenizer, printable
 
 MAX_TOKENS = 1000  # in a text; statistics are for longer ones

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 from torch import Tensor, nn
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.mode import lstms
-from g2lstm.nn.record import record_gates
+from g2lstm.nn.record import lstms, record_gates
 from g2lstm.recipes.recipe import Recipe
 from g2lstm.tasks.reading import Reading, in_mode, layer_readings
 from g2lstm.text.grammar import GrammarPair

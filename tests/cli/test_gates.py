@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import g2lstm
-from g2lstm.look import gallery, record_split
+from g2lstm.look import examine, record_split
 from g2lstm.look.boundaries import boundary_auc
 from g2lstm.runs.directory import RunDirectory
 from tests.cli.command import run as command
@@ -41,7 +41,7 @@ def _quick_pictures(request, monkeypatch):
         return files
 
     if request.function is not test_a_language_model:
-        monkeypatch.setattr(gallery, "save", save)
+        monkeypatch.setattr(examine, "save", save)
 
 
 def test_a_language_model(folder, tmp_path):

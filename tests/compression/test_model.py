@@ -15,7 +15,7 @@ from g2lstm.compression.model import encoded_matrices, install_
 from g2lstm.compression.modules import CompressedEmbedding, CompressedLinear, CompressedLSTM
 from g2lstm.compression.spec import Spec
 from g2lstm.compression.targets import find_targets
-from g2lstm.nn.mode import evaluating
+from g2lstm.nn.record import evaluating
 from g2lstm.tasks.lm.evaluate import perplexity
 from g2lstm.tasks.lm.generate import generate
 from g2lstm.tasks.lm.model import LanguageModel

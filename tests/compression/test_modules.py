@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pack_sequence
 from g2lstm import G2LSTM, G2Error, compress, freeze_, record_gates
 from g2lstm.compression.encodings import Grid
 from g2lstm.compression.modules import CompressedEmbedding, CompressedLinear, EncodedMatrix
-from g2lstm.nn.mode import evaluating
+from g2lstm.nn.record import evaluating
 from tests.compression.stacks import FORMS, matrix
 from tests.compression.twins import twin_of
 from tests.nn.layers import LENGTHS, SURFACE, Case, H, I, T, assert_same, flat, make_input, make_layer

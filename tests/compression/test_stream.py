@@ -15,7 +15,7 @@ from g2lstm.compression.session import Layer, PlainSession
 from g2lstm.compression.stream import TokenSession, can_replace, encoding_of, session_layers, stream
 from g2lstm.errors import G2Error
 from g2lstm.nn.kernel import Found
-from g2lstm.nn.mode import evaluating
+from g2lstm.nn.record import evaluating
 from g2lstm.tasks.lm.model import LanguageModel
 from tests.compression.stacks import FACTORS, FORMS, exact_steps, matrix
 

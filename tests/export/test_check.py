@@ -15,7 +15,7 @@ from g2lstm.export import check as checking
 from g2lstm.export import lstm
 from g2lstm.export.check import check
 from g2lstm.export.onnx import export_onnx
-from g2lstm.nn.mode import evaluating
+from g2lstm.nn.record import evaluating
 from g2lstm.tasks.lm.model import LanguageModel
 from g2lstm.tasks.mt import onnx as mt_onnx
 from g2lstm.tasks.mt.model import TranslationModel

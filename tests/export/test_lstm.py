@@ -45,7 +45,7 @@ def agrees(tmp_path):
             x = torch.randn((batch, steps, I) if layer.batch_first else (steps, batch, I))
             h, c = torch.rand(states, batch, layer.proj_size or H) * 2 - 1, torch.randn(states, batch, H)
             got = run(session, input=x.numpy(), h=h.numpy(), c=c.numpy())
-            with g2lstm.nn.mode.evaluating(layer), torch.no_grad():
+            with g2lstm.nn.record.evaluating(layer), torch.no_grad():
                 out, (h, c) = layer(x, (h, c))
             for name, value in {"output": out, "h_next": h, "c_next": c}.items():
                 np.testing.assert_allclose(got[name], value.numpy(), rtol=TOLERANCE, atol=TOLERANCE)

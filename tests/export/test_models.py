@@ -7,7 +7,7 @@ import torch
 
 from g2lstm.compression.model import compress
 from g2lstm.export.onnx import export_onnx
-from g2lstm.nn.mode import evaluating
+from g2lstm.nn.record import evaluating
 from g2lstm.tasks.lm.model import LanguageModel
 from g2lstm.tasks.mt.beam import translate
 from g2lstm.tasks.mt.model import TranslationModel

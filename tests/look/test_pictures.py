@@ -6,8 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from g2lstm.look.examine import examine
-from g2lstm.look.gallery import write_gallery
+from g2lstm.look.examine import examine, write_gallery
 from g2lstm.look.pictures.histograms import draw_histograms, draw_layers, draw_sigmoid
 from g2lstm.look.pictures.sentence import MAX_WORDS, draw_units, draw_words
 from g2lstm.look.pictures.sizes import curve_of, draw_sizes, spread

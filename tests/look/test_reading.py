@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from g2lstm import G2Error, record_gates
-from g2lstm.nn.mode import evaluating
+from g2lstm.nn.record import evaluating
 from g2lstm.tasks.reading import encode
 from g2lstm.text.tokenize import train_bpe_tokenizer, train_word_tokenizer
 

@@ -18,7 +18,7 @@ from g2lstm.errors import G2Error
 from g2lstm.lab.bench import peers
 from g2lstm.lab.bench.measure import Field, Report, Row, Timing, timings
 from g2lstm.lab.bench.peers import Runner, Vectors
-from g2lstm.nn.mode import lstms
+from g2lstm.nn.record import lstms
 from g2lstm.runs.compressed import Show, interleaved, silent
 from g2lstm.runs.trained import load_as
 from g2lstm.tasks.lm.evaluate import score

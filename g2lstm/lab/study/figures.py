@@ -9,8 +9,7 @@ from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically
 from g2lstm.lab.study import results
 from g2lstm.lab.study.plan import METHODS, PlannedRun
-from g2lstm.look.examine import Findings, examine
-from g2lstm.look.gallery import as_object
+from g2lstm.look.examine import Findings, as_object, examine
 from g2lstm.look.pictures.histograms import draw_histograms, draw_sigmoid
 from g2lstm.look.pictures.sentence import draw_words
 from g2lstm.look.pictures.style import save

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.mode import evaluating, lstms
+from g2lstm.nn.record import evaluating, lstms
 from g2lstm.tasks.lm.evaluate import Score, Tokens, check_tokens, score, token_slice
 from g2lstm.tasks.lm.model import LanguageModel, detach_state
 from g2lstm.tasks.trained import Progress

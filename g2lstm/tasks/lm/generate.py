@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.mode import evaluating
+from g2lstm.nn.record import evaluating
 from g2lstm.tasks.lm.model import LanguageModel
 
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.mode import evaluating
-from g2lstm.nn.record import GateRecord, record_gates
+from g2lstm.nn.record import GateRecord, evaluating, record_gates
 from g2lstm.tasks.cross_entropy import cross_entropy
 from g2lstm.tasks.lm.model import LanguageModel, State, detach_state
 from g2lstm.tasks.lm.recipe import LmRecipe

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.mode import evaluating
+from g2lstm.nn.record import evaluating
 from g2lstm.tasks.mt.model import DecoderState, StepOutput, TranslationModel
 from g2lstm.tasks.trained import Progress
 

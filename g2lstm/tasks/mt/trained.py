@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.mode import evaluating
+from g2lstm.nn.record import evaluating
 from g2lstm.tasks.mt.beam import MAX_SOURCE, translate
 from g2lstm.tasks.mt.bleu import bleu_by_sentence, score
 from g2lstm.tasks.mt.detokenize import check_language, detokenize

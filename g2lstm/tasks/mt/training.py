@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.mode import evaluating
-from g2lstm.nn.record import GateRecord, record_gates
+from g2lstm.nn.record import GateRecord, evaluating, record_gates
 from g2lstm.tasks.cross_entropy import cross_entropy, smoothing_penalty
 from g2lstm.tasks.mt.bleu import can_be_scored, corpus_bleu
 from g2lstm.tasks.mt.model import TranslationModel

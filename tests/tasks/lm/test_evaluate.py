@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.mode import set_eval_gate
+from g2lstm.nn.record import set_eval_gate
 from g2lstm.tasks.lm import evaluate
 from g2lstm.tasks.lm.evaluate import perplexity, read
 from g2lstm.tasks.lm.model import LanguageModel

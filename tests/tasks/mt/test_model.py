@@ -5,7 +5,7 @@ from torch.nn import functional as F
 
 from g2lstm import G2LSTM
 from g2lstm.errors import G2Error
-from g2lstm.nn.mode import lstms
+from g2lstm.nn.record import lstms
 from g2lstm.tasks.mt.model import TranslationModel
 
 SOURCE, TARGET = 31, 37

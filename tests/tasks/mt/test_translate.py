@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.mode import lstms
+from g2lstm.nn.record import lstms
 from g2lstm.tasks.mt.beam import translate
 from g2lstm.tasks.mt.model import TranslationModel
 from g2lstm.tasks.mt.trained import replace_unknown

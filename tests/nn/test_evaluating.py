@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from g2lstm import G2LSTM, G2Error
-from g2lstm.nn.mode import evaluating, lstms, set_eval_gate
+from g2lstm.nn.record import evaluating, lstms, set_eval_gate
 
 
 class Two(nn.Module):
