@@ -8,6 +8,7 @@ from g2lstm.version import __version__
 
 if TYPE_CHECKING:
     from g2lstm.compression.model import compress
+    from g2lstm.compression.saved import load_into, save
     from g2lstm.compression.stream import stream
     from g2lstm.nn.convert import convert_, freeze_
     from g2lstm.nn.gate import Gates
@@ -26,7 +27,9 @@ __all__ = [
     "convert_",
     "freeze_",
     "load",
+    "load_into",
     "record_gates",
+    "save",
     "stream",
     "train",
 ]
@@ -40,7 +43,9 @@ _LATER = {
     "convert_": "g2lstm.nn.convert",
     "freeze_": "g2lstm.nn.convert",
     "load": "g2lstm.runs.trained",
+    "load_into": "g2lstm.compression.saved",
     "record_gates": "g2lstm.nn.record",
+    "save": "g2lstm.compression.saved",
     "stream": "g2lstm.compression.stream",
     "train": "g2lstm.training.start",
 }

@@ -1,5 +1,6 @@
 """What works with torch, numpy and safetensors alone, and what is said about the rest."""
 
+import os
 import re
 import subprocess
 import sys
@@ -28,26 +29,26 @@ sys.meta_path[:] = map(Finder, sys.meta_path)
 """
 
 
-def without_extras(code: str) -> subprocess.CompletedProcess[str]:
+def without_extras(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Runs code where nothing can be imported that `pip install g2lstm` does not bring."""
     core = requirements.closure(requirements.CORE)
     owners = packages_distributions()
     blocked = {module for module, names in owners.items() if not core & {canonicalize_name(name) for name in names}}
     assert {"typer", "pydantic", "tokenizers", "onnx"} <= blocked
     code = BLOCKER.format(blocked=blocked - {"g2lstm"}) + code
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "error", "-c", code]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_the_core_needs_only_torch_numpy_and_safetensors():
+def test_the_core_needs_only_torch_numpy_and_safetensors(tmp_path):
     """Every module of it can be imported, the README's examples run, and the other public names say what they need."""
     parts = [path.relative_to(ROOT).with_suffix("").parts for path in FILES]
     modules = [".".join(part).removesuffix(".__init__") for part in parts if part[1] in CORE]
     examples = "".join(
         re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     )
-    assert all(name in examples for name in ("convert_", "freeze_", "record_gates", "compress", "stream"))
+    assert all(name in examples for name in ("convert_", "freeze_", "record_gates", "compress", "save", "stream"))
     done = without_extras(
         f"""
 import torch, {", ".join(modules)}
@@ -58,7 +59,8 @@ for name in ("load", "train"):
         getattr(g2lstm, name)
     except g2lstm.G2Error as error:
         print(error)
-"""
+""",
+        tmp_path,
     )
     assert (done.returncode, done.stderr) == (0, "")
     for name, line in zip(("load", "train"), done.stdout.splitlines(), strict=True):
@@ -66,8 +68,8 @@ for name in ("load", "train"):
         assert line.endswith(" is not installed: pip install 'g2lstm[text]'")
 
 
-def test_the_command_line_without_its_packages_says_what_to_install():
-    done = without_extras("from g2lstm.__main__ import main\nmain()")
+def test_the_command_line_without_its_packages_says_what_to_install(tmp_path):
+    done = without_extras("from g2lstm.__main__ import main\nmain()", tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(
         r"g2lstm: the command line needs the packages of the extra 'text', but \w+ is not installed: "

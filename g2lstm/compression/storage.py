@@ -31,7 +31,7 @@ _KEYS = {
     "matrices": (dict, "an object"),
     "sha256": (str, "text"),
 }
-_DTYPES = ("F64", "F32", "F16", "BF16", "I8", "U8")  # the types of weights and codes, as safetensors calls them
+_DTYPES = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL")  # as safetensors calls them
 
 
 class NewerVersionError(G2Error):
@@ -54,7 +54,7 @@ def save(
     Args:
         matrices: by name.
         others: parameters that are not compressed, by name.
-        spec: the spec that the matrices were encoded with.
+        spec: the spec that the matrices were encoded with; an empty one if it is not known.
         metadata: further entries, stored as they are.
     """
     tensors: dict[str, Tensor] = {}
@@ -108,7 +108,7 @@ def _load(file: Any) -> Stored:
         raise G2Error(f"the tensor {brief(broken[0])} holds NaN or infinity")
     if (bits := _bits_per_weight(matrices)) != header["bits_per_weight"]:
         raise G2Error(f"the header's bits_per_weight must be {bits}, got {header['bits_per_weight']}")
-    return Stored(matrices, others, Spec.parse(header["spec"]))
+    return Stored(matrices, others, _spec_of(header["spec"]))
 
 
 def unpack(tensors: Mapping[str, Tensor], entries: Mapping[str, Any]) -> tuple[dict[str, Encoding], dict[str, Tensor]]:
@@ -147,9 +147,13 @@ def parse_header(text: str) -> dict[str, Any]:
     for key, (kind, what) in _KEYS.items():
         if not isinstance(value := header.get(key), kind):
             raise G2Error(f"its header must have {what} as its {key}, got {brief(value)}")
-    if str(Spec.parse(header["spec"])) != header["spec"]:
+    if str(_spec_of(header["spec"])) != header["spec"]:
         raise G2Error(f"its header must name a spec, got {brief(header['spec'])}")
     return header
+
+
+def _spec_of(text: str) -> Spec:
+    return Spec.parse(text) if text else Spec()
 
 
 def _bits_per_weight(matrices: Mapping[str, Encoding]) -> float:

@@ -302,7 +302,7 @@ def rewritten(path, *, tensors=None, **changes):
         ({"version": 7}, "install a newer g2lstm$"),
         ({"bits_per_weight": 99.0}, "the header's bits_per_weight must be"),
         ({"tensors": {"cell.g.scales": torch.zeros(4)}}, "'cell.g.scales' must be"),
-        ({"tensors": {"x": torch.zeros(2, dtype=torch.int64)}}, "'x' is I64"),
+        ({"tensors": {"x": torch.zeros(2, dtype=torch.complex64)}}, "'x' is C64"),
         ({"tensors": {"bias": torch.tensor([0, torch.nan, 0])}}, "the tensor 'bias' holds NaN or infinity; restore it"),
         ({"tensors": {"bias": torch.full((3,), -torch.inf)}}, "the tensor 'bias' holds NaN or infinity; restore it"),
         ({"tensors": {"x": torch.zeros(2, 0)}}, "'x' is F32 .2, 0., which no weights are"),

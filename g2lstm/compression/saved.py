@@ -1,0 +1,82 @@
+"""`save` and `load_into`: a compressed model in one safetensors file, and back in a model of the same architecture."""
+
+import copy
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from g2lstm.compression import storage
+from g2lstm.compression.encodings.base import brief
+from g2lstm.compression.model import encoded_matrices, install_
+from g2lstm.compression.modules import EncodedMatrix
+from g2lstm.compression.spec import Spec
+from g2lstm.errors import G2Error
+from g2lstm.files import write_atomically
+from g2lstm.nn.convert import Model
+
+
+def save(model: nn.Module, path: str | Path) -> None:
+    """Writes a compressed model to a safetensors file, packed: the file is as small as the encodings are.
+
+    Args:
+        model: from `compress`.
+        path: the file; one that exists is replaced only when the new one is complete.
+    """
+    if not (matrices := encoded_matrices(model)):
+        raise G2Error(
+            f"{type(model).__name__} is not compressed; pass the result of g2lstm.compress, or save a plain model with "
+            "safetensors.torch.save_model"
+        )
+    others = _plain_tensors(model)
+    if broken := [name for name, tensor in others.items() if not tensor.isfinite().all()]:
+        raise G2Error(f"{broken[0]} holds NaN or infinity, so the model can't be saved; replace those values first")
+    content = storage.save(matrices, others, Spec(), {})
+    with write_atomically(Path(path)) as file:
+        file.write(content)
+
+
+def load_into(model: Model, path: str | Path) -> Model:
+    """Gives a model the compressed weights of a file, in place; a file that does not fit changes nothing.
+
+    Args:
+        model: a model of the same architecture, as it was before `compress`; its weights are replaced.
+        path: a file from `save`.
+
+    Returns:
+        The model in evaluation mode; if it is an LSTM itself, the new layer.
+
+    Examples:
+        >>> g2lstm.save(small, "small.safetensors")
+        >>> restored = g2lstm.load_into(MyModel(), "small.safetensors")
+    """
+    stored = storage.load(Path(path))
+    skeleton = install_(_without_weights(model), stored.matrices)  # the model itself must not be half replaced
+    expected = {name: tuple(tensor.shape) for name, tensor in _plain_tensors(skeleton).items()}
+    found = {name: tuple(tensor.shape) for name, tensor in stored.others.items()}
+    if wrong := sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)):
+        got, wanted = (shapes.get(wrong[0], "nothing") for shapes in (found, expected))
+        raise G2Error(f"{path} does not fit {type(model).__name__}: {brief(wrong[0])} is {got}, expected {wanted}")
+    made = install_(model, stored.matrices)
+    made.load_state_dict(stored.others, strict=False)
+    return made.eval()
+
+
+def _plain_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters and persistent buffers that are not encoded; tied ones once."""
+    kept = model.state_dict().keys()
+    encoded = {
+        id(tensor) for module in model.modules() if isinstance(module, EncodedMatrix) for tensor in module.buffers()
+    }
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return {name: tensor for name, tensor in named if name in kept and id(tensor) not in encoded}
+
+
+def _without_weights(model: Model) -> Model:
+    """A copy on the meta device, which takes no memory."""
+    memo: dict[int, object] = {
+        id(p): nn.Parameter(p.detach().to("meta"), requires_grad=p.requires_grad) for p in model.parameters()
+    }
+    memo |= {id(buffer): buffer.detach().to("meta") for buffer in model.buffers()}
+    with torch.no_grad():
+        return copy.deepcopy(model, memo)
