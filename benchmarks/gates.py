@@ -23,7 +23,6 @@ from g2lstm.tasks.reading import in_mode
 from g2lstm.tasks.recipes import load_recipe, task_of
 from g2lstm.tasks.trained import Passes, Trained
 from g2lstm.text.corpus import prepare_tokenizer
-from g2lstm.text.registry import lm_files
 
 ALONE, RETURNED, RECORDED = "no gates", "gates returned", "gates recorded"
 CANDIDATES = (ALONE, RETURNED, RECORDED)
@@ -104,7 +103,7 @@ def _trained(run: Path | None) -> Iterator[Path]:
         yield run
         return
     recipe = load_recipe(RECIPE, ["data.name=embedded"])
-    tokenizer = prepare_tokenizer(lm_files("embedded")["train"], recipe.data.tokenizer)
+    tokenizer = prepare_tokenizer(recipe.data.files()["train"], recipe.data.tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         with torch.random.fork_rng(devices=[]):

@@ -29,8 +29,8 @@ def train(
     from g2lstm.tasks.recipes import load_recipe
 
     if recipe == "list":
-        for shipped in shipped_recipes():
-            console().print(f"[bold]{shipped.name}[/]  {shipped.summary}", highlight=False)
+        for name, summary in shipped_recipes().items():
+            console().print(f"[bold]{name}[/]  {summary}", highlight=False)
         return
     chosen = load_recipe(recipe, overrides or ())
 

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import tomli_w
 from pydantic import BaseModel
@@ -35,19 +35,10 @@ _DISCARDS = {
 _DEFAULTS = {"model.method": GateSection.model_fields["method"].default}
 
 
-class ShippedRecipe(NamedTuple):
-    """A recipe that comes with the package."""
-
-    name: str
-    summary: str
-
-
-def shipped_recipes() -> list[ShippedRecipe]:
-    """The recipes that come with the package, each with the first line of its comment."""
-    return [
-        ShippedRecipe(name, file.read_text(encoding="utf-8").splitlines()[0].lstrip("# "))
-        for name, file in sorted(_shipped_files().items())
-    ]
+def shipped_recipes() -> dict[str, str]:
+    """The names of the recipes that come with the package, each with the first line of its comment."""
+    shipped = sorted(_shipped_files().items())
+    return {name: file.read_text(encoding="utf-8").splitlines()[0].lstrip("# ") for name, file in shipped}
 
 
 def read_tables(name_or_path: str | Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The parts of a recipe that all tasks share: data, gates, optimizers, and how to train."""
+"""What the recipes of all tasks share: data, gates, optimizers, and how to train."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from g2lstm.nn.lstm import DEFAULT_TAU
-from g2lstm.text.registry import data_set
+from g2lstm.text.registry import SPLITS, data_set, fetch, own_folder
 from g2lstm.text.tokenize import MIN_BPE_VOCABULARY
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
@@ -69,13 +69,13 @@ class DataSection(Section):
         """The endings of the files of each split."""
         return ("txt",)
 
-    def files(self, data_dir: Path | None) -> Mapping[str, Any]:
+    def files(self, data_dir: Path | None = None) -> Mapping[str, Any]:
         """The file, or pair of files, of each split; a named data set is fetched if necessary."""
-        raise NotImplementedError
+        folder = self._folder(data_dir)
+        return {split: folder / f"{split}.txt" for split in SPLITS}
 
-    @property
-    def _folder(self) -> Path | None:
-        return None if self.path is None else Path(self.path)
+    def _folder(self, data_dir: Path | None) -> Path:
+        return fetch(str(self.name), data_dir) if self.path is None else own_folder(Path(self.path), self.endings)
 
     @field_validator("name")
     @classmethod
@@ -223,3 +223,21 @@ class TrainSection(Section):
         if minutes is None and others.data.get("epochs", 0) is None:
             raise ValueError("give train.epochs or train.minutes or both, so that training ends")
         return minutes
+
+
+class ModelSection(GateSection):
+    """The part of a recipe that describes a model, whatever the task."""
+
+    embedding: Width
+    hidden: Width
+    layers: Layers
+    dropout: Section
+
+
+class Recipe(Section):
+    """Everything about one training run; each task has its own kind."""
+
+    task: str
+    data: DataSection
+    model: ModelSection
+    train: TrainSection

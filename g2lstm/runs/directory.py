@@ -16,7 +16,7 @@ from torch import Tensor
 from g2lstm.errors import G2Error
 from g2lstm.files import read_bounded, write_atomically
 from g2lstm.recipes.files import read_tables, recipe_to_toml, seal, tables_hash
-from g2lstm.recipes.recipe import Recipe
+from g2lstm.recipes.sections import Recipe
 from g2lstm.runs.records import MAX_BYTES, CompressionReport, MetricsLine, Result, Score, without_none
 from g2lstm.runs.weights import PLAIN, Weights, open_weights
 from g2lstm.tasks.recipes import TASKS, parse_recipe, task_of

@@ -18,8 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.record import GateRecord
-from g2lstm.recipes.recipe import Recipe
-from g2lstm.recipes.sections import GateSection
+from g2lstm.recipes.sections import GateSection, Recipe
 from g2lstm.tasks.trained import Trained
 from g2lstm.text.tokenize import Tokenizer
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.record import lstms, record_gates
-from g2lstm.recipes.recipe import Recipe
+from g2lstm.recipes.sections import Recipe
 from g2lstm.tasks.reading import Reading, in_mode, layer_readings
 from g2lstm.text.grammar import GrammarPair
 from g2lstm.text.lines import read_pieces

@@ -175,7 +175,7 @@ def evaluation_batches(
     Yields:
         The numbers of the pairs in the corpus, (B,), and the batch.
     """
-    order = np.lexsort((corpus.source_lengths, corpus.target_lengths))
+    order = np.lexsort((corpus.source.lengths, corpus.target.lengths))
     for start in range(0, len(order), batch_size):
         pairs = order[start : start + batch_size]
         yield pairs, pair_batch(corpus, pairs, source_eos, target_eos)
@@ -204,7 +204,7 @@ def _scan(corpus: PairCorpus, max_length: int) -> tuple[Integers, Integers, int]
     kept = empty = 0
     for start in range(0, len(corpus), _SCAN):
         stop = start + _SCAN
-        both = np.stack((corpus.source_lengths[start:stop], corpus.target_lengths[start:stop]), axis=1)
+        both = np.stack((corpus.source.lengths[start:stop], corpus.target.lengths[start:stop]), axis=1)
         is_empty = both.min(axis=1) == 0
         is_kept = ~is_empty & (both.max(axis=1) <= max_length)
         more = kept + int(is_kept.sum())

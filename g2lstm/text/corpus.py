@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from g2lstm.errors import G2Error
-from g2lstm.text.cache import cache_dir
 from g2lstm.text.lines import check_has_text, sample_lines, sha256_of
 from g2lstm.text.parts import Part, add_counts, alone, cut, join_tokens, make_parts, write_tokens
+from g2lstm.text.registry import cache_dir
 from g2lstm.text.tokenize import Tokenizer, train_bpe_tokenizer, train_word_tokenizer, word_tokenizer
 
 FORMAT = 1  # of the prepared files; part of their names

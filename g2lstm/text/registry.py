@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from g2lstm.errors import G2Error
-from g2lstm.text.cache import cache_dir, keep_file
+from g2lstm.files import write_atomically
 from g2lstm.text.embedded import embedded_files
 from g2lstm.text.grammar import grammar_files
 from g2lstm.text.lines import sha256_of
@@ -57,6 +57,15 @@ class DataSet:
         return f"{mirror.rstrip('/')}/{self.folder}/{file}" if mirror else self.files[file][1]
 
 
+def cache_dir() -> Path:
+    """The folder for files that can be made again: `G2LSTM_CACHE` if set, else the user's cache on this system."""
+    if given := os.environ.get("G2LSTM_CACHE"):
+        return Path(given).expanduser()
+    import pooch  # type: ignore[import-untyped]
+
+    return Path(pooch.os_cache("g2lstm"))
+
+
 @cache
 def data_sets() -> dict[str, DataSet]:
     """All named data sets, by name."""
@@ -76,9 +85,7 @@ def data_set(name: str) -> DataSet:
 def folder_of(name: str, data_dir: Path | None = None) -> Path:
     """The folder that holds a data set, or will once it is fetched.
 
-    Args:
-        name: of the data set.
-        data_dir: a folder with one folder per data set; by default `G2LSTM_DATA`, else the user's cache.
+    It lies in `data_dir`, which has a folder for each set; by default in `G2LSTM_DATA`, else in the user's cache.
     """
     found = data_set(name)
     if name in _EMBEDDED:
@@ -90,14 +97,6 @@ def fetch(name: str, data_dir: Path | None = None) -> Path:
     """The folder of a data set, complete and verified; missing files are downloaded, and the log reports progress.
 
     Existing files are never overwritten, not even if their checksums are wrong.
-
-    Args:
-        name: of the data set.
-        data_dir: see `folder_of`.
-
-    Raises:
-        G2Error: the name is unknown, a file differs from the known one, a download failed, or a file is missing from a
-            set that cannot be downloaded.
     """
     found = data_set(name)
     root = None if name in _EMBEDDED else _given_root(data_dir)
@@ -121,26 +120,8 @@ def fetch(name: str, data_dir: Path | None = None) -> Path:
     return folder
 
 
-def lm_files(name: str | None = None, path: Path | None = None, data_dir: Path | None = None) -> dict[str, Path]:
-    """The text files of a language-modelling corpus by split: "train", "valid", "test".
-
-    Args:
-        name: of a data set, which is fetched if necessary.
-        path: instead of a name, the user's own folder with train.txt, valid.txt and test.txt.
-        data_dir: see `folder_of`.
-    """
-    if name is not None and data_set(name).task != "lm":
-        raise G2Error(f"the data set {name!r} is for translation; language modelling needs plain text, such as ptb")
-    folder = folder_with(("txt",), name, path, data_dir)
-    return {split: folder / f"{split}.txt" for split in SPLITS}
-
-
-def folder_with(endings: Sequence[str], name: str | None, path: Path | None, data_dir: Path | None) -> Path:
-    """Like `lm_files`: the folder that has a file for each split and each ending, such as ("de", "en")."""
-    if (name is None) == (path is None):
-        raise G2Error(f"give either the name of a data set or the path of a folder, got name={name!r}, path={path!r}")
-    if path is None:
-        return fetch(str(name), data_dir)
+def own_folder(path: Path, endings: Sequence[str]) -> Path:
+    """The user's own folder, which must have a file for each split and each ending, such as ("de", "en")."""
     folder = path.expanduser()
     needed = _file_names(endings)
     listed = f"{', '.join(needed[:-1])} and {needed[-1]}"
@@ -170,7 +151,9 @@ def _embedded_folder(name: str) -> Path:
     digest = hashlib.sha256(b"\0".join(contents.values())).hexdigest()
     folder = cache_dir() / "data" / f"{name}-{digest[:12]}"
     for file, content in contents.items():
-        keep_file(folder / file, content)
+        if not (folder / file).is_file() or (folder / file).read_bytes() != content:
+            with write_atomically(folder / file) as new:
+                new.write(content)
     return folder
 
 
@@ -194,7 +177,7 @@ def _download(found: DataSet, missing: list[str], folder: Path) -> None:
 
 
 def _retrieve(found: DataSet, file: str, folder: Path) -> None:
-    import pooch  # type: ignore[import-untyped]
+    import pooch
 
     logger = pooch.get_logger()
     level = logger.level

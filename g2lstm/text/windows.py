@@ -1,6 +1,6 @@
 """A token stream as training reads it: in columns side by side, window after window down the columns."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -77,35 +77,16 @@ class Columns:
         # Past the end of the stream nothing is predicted, so any token will do as the input.
         return Window(both[:-1].clamp_min(0).contiguous(), both[1:].contiguous(), start + length)
 
-    def windows(self, lengths: Iterable[int], start: int = 0) -> Iterator[Window]:
-        """Windows from row `start` to the end of the columns.
-
-        One length is drawn for each window, none in advance. To resume, pass the last window's `position`, and restore
-        the generator behind `lengths` to its state after that window.
-
-        Args:
-            lengths: of the windows, for example `itertools.repeat(70)`.
-            start: the first row to read.
-        """
-        remaining = iter(lengths)
-        while start < self.rows:
-            length = next(remaining, None)
-            if length is None:
-                return
-            window = self.window(start, length)
-            yield window
-            start = window.position
+    def windows(self, length: int) -> Iterator[Window]:
+        """All rows in windows of `length`, the last perhaps shorter."""
+        for start in range(0, self.rows, length):
+            yield self.window(start, length)
 
 
 def sample_bptt(
-    bptt: int,
-    generator: torch.Generator,
-    *,
-    deviation: float = 5.0,
-    half_probability: float = 0.05,
-    minimum: int = 5,
+    bptt: int, generator: torch.Generator, *, deviation: float, half_probability: float, minimum: int
 ) -> int:
-    """The length of a window, drawn as for AWD-LSTM: from N(bptt, 5), sometimes from N(bptt / 2, 5), never below 5.
+    """The length of a window, drawn as for AWD-LSTM: from N(bptt, deviation), sometimes from N(bptt / 2, deviation).
 
     Args:
         bptt: the usual length.
@@ -118,8 +99,3 @@ def sample_bptt(
     normal = torch.randn((), dtype=torch.float64, generator=generator).item()
     mean = bptt / 2 if uniform < half_probability else bptt
     return max(minimum, int(mean + deviation * normal))
-
-
-def learning_rate_scale(length: int, bptt: int) -> float:
-    """The factor on the learning rate for a window, so that tokens in short windows do not weigh more."""
-    return length / bptt

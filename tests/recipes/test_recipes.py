@@ -49,7 +49,7 @@ def test_the_temperature_is_the_methods_unless_given(method: str, tau: float) ->
 
 
 def test_shipped_recipes_are_complete_and_say_what_they_are() -> None:
-    assert [recipe.name for recipe in shipped_recipes()] == [
+    assert list(shipped_recipes()) == [
         "demo",
         "embedded",
         "embedded-mt",
@@ -63,13 +63,13 @@ def test_shipped_recipes_are_complete_and_say_what_they_are() -> None:
         "wikitext-2",
         "wmt14",
     ]
-    for shipped in shipped_recipes():
-        assert shipped.summary.endswith(".")
-        recipe = load_recipe(shipped.name)
+    for shipped, summary in shipped_recipes().items():
+        assert summary.endswith(".")
+        recipe = load_recipe(shipped)
         assert recipe.data.name is not None
         assert registry.data_set(recipe.data.name).task == recipe.task
         for method in METHODS:
-            assert load_recipe(shipped.name, [f"model.method={method}"]).model.method == method
+            assert load_recipe(shipped, [f"model.method={method}"]).model.method == method
 
 
 def test_the_translation_recipes_are_the_papers() -> None:
@@ -89,6 +89,7 @@ def test_the_translation_recipes_are_the_papers() -> None:
     ("overrides", "line"),
     [
         (["data.target=de"], 'data.target = "de": the target must be a different language from the source'),
+        (["data.source=fr"], "the data set 'embedded-mt' has de and en, not fr and en"),
         (["data.source=../x"], "data.source"),
         (
             ["train.batch_tokens=100", "train.batch_size=8"],
@@ -115,7 +116,7 @@ def test_the_recipe_called_ptb_is_the_papers() -> None:
     assert tuned.model == load_recipe("ptb").model
 
 
-@pytest.mark.parametrize("name", [recipe.name for recipe in shipped_recipes()])
+@pytest.mark.parametrize("name", shipped_recipes())
 def test_a_recipe_written_out_is_the_same_recipe(name: str, tmp_path: Path) -> None:
     recipe = load_recipe(name)
     path = tmp_path / "recipe.toml"

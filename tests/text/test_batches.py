@@ -50,7 +50,7 @@ def check(pairs: PairCorpus, batch: PairBatch) -> list[int]:
     numbers = []
     for column in range(source.shape[1]):
         number = number_of(source[:, column])
-        ids, translation = (side.tolist() for side in pairs.read(number))
+        ids, translation = (side.line(number).tolist() for side in (pairs.source, pairs.target))
         assert lengths[column] == len(ids) + 1
         assert source[:, column].tolist() == ids + [SOURCE_EOS] * (len(source) - len(ids))
         padding = len(targets) - len(translation) - 1
@@ -117,7 +117,7 @@ def test_every_pair_once_in_an_epoch(
             assert size_of(parts) <= limit
         else:
             assert sum(part.source.shape[1] for part in parts) <= max(limit, 2 * world - 1)
-    lengths = list(zip(mixed.source_lengths.tolist(), mixed.target_lengths.tolist(), strict=True))
+    lengths = list(zip(mixed.source.lengths.tolist(), mixed.target.lengths.tolist(), strict=True))
     assert sorted(seen) == [k for k, pair in enumerate(lengths) if min(pair) > 0 and max(pair) <= max_length]
     assert made[0].kept == len(seen)
     assert made[0].empty == 3
@@ -163,7 +163,7 @@ def test_the_order_is_a_function_of_seed_and_epoch(mixed: PairCorpus) -> None:
     for other in (order(1, 1), order(2, 0)):
         assert other != first
         assert sorted(map(sorted, other)) != sorted(map(sorted, first))  # not just the same batches in another order
-    longest = [max(mixed.source_lengths[batch].max(), mixed.target_lengths[batch].max()) for batch in first]
+    longest = [max(mixed.source.lengths[batch].max(), mixed.target.lengths[batch].max()) for batch in first]
     assert longest not in (sorted(longest), sorted(longest, reverse=True))
 
 
@@ -182,12 +182,12 @@ def test_evaluation_reads_every_pair(mixed: PairCorpus) -> None:
     for numbers, batch in evaluation_batches(mixed, SOURCE_EOS, TARGET_EOS, batch_size=32):
         seen += numbers.tolist()
         sizes.append(len(numbers))
-        lengths.append(mixed.target_lengths[numbers].max())
-        full = [k for k, number in enumerate(numbers) if mixed.source_lengths[number]]
+        lengths.append(mixed.target.lengths[numbers].max())
+        full = [k for k, number in enumerate(numbers) if mixed.source.lengths[number]]
         assert [number_of(batch.source[:, k]) for k in full] == numbers[full].tolist()
-        assert batch.source_lengths.tolist() == (mixed.source_lengths[numbers] + 1).tolist()
+        assert batch.source_lengths.tolist() == (mixed.source.lengths[numbers] + 1).tolist()
         assert (
-            batch.target_tokens == int((batch.targets >= 0).sum()) == mixed.target_lengths[numbers].sum() + len(numbers)
+            batch.target_tokens == int((batch.targets >= 0).sum()) == mixed.target.lengths[numbers].sum() + len(numbers)
         )
     assert sorted(seen) == list(range(300))
     assert sizes == [32] * 9 + [12]

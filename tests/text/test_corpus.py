@@ -11,7 +11,7 @@ from g2lstm.errors import G2Error
 from g2lstm.text import corpus, parts
 from g2lstm.text.corpus import TokenStream, prepare_stream, prepare_tokenizer
 from g2lstm.text.lines import read_pieces
-from g2lstm.text.registry import lm_files
+from g2lstm.text.registry import fetch
 from g2lstm.text.tokenize import Tokenizer, train_word_tokenizer
 
 from .sets import DATA, needs
@@ -195,14 +195,16 @@ def test_scattered_reads_leave_nothing_in_memory(tmp_path: Path) -> None:
 
 
 def test_the_embedded_text_by_words_and_by_pairs() -> None:
-    files = lm_files("embedded")
-    words = prepare_tokenizer(files["train"], min_frequency=2)
-    pairs = prepare_tokenizer(files["train"], "bpe", vocabulary=1000)
+    folder = fetch("embedded")
+    words = prepare_tokenizer(folder / "train.txt", min_frequency=2)
+    pairs = prepare_tokenizer(folder / "train.txt", "bpe", vocabulary=1000)
     assert isinstance(words, Tokenizer)
     assert len(pairs) == 1000
     for tokenizer in (words, pairs):
-        stream = prepare_stream(files["valid"], tokenizer)
-        assert all_of(stream).count(tokenizer.eos_id) == len(files["valid"].read_text(encoding="utf-8").splitlines())
+        stream = prepare_stream(folder / "valid.txt", tokenizer)
+        assert all_of(stream).count(tokenizer.eos_id) == len(
+            (folder / "valid.txt").read_text(encoding="utf-8").splitlines()
+        )
 
 
 @pytest.mark.slow
@@ -214,7 +216,9 @@ def test_the_embedded_text_by_words_and_by_pairs() -> None:
     ],
 )
 def test_counts_of_the_real_sets(name: str, types: int, counts: tuple[int, int, int]) -> None:
-    files = lm_files(name, data_dir=DATA)
-    tokenizer = prepare_tokenizer(files["train"])
+    folder = fetch(name, DATA)
+    tokenizer = prepare_tokenizer(folder / "train.txt")
     assert len(tokenizer) == types
-    assert tuple(len(prepare_stream(files[split], tokenizer)) for split in ("train", "valid", "test")) == counts
+    assert (
+        tuple(len(prepare_stream(folder / f"{split}.txt", tokenizer)) for split in ("train", "valid", "test")) == counts
+    )

@@ -8,7 +8,8 @@ from g2lstm.errors import G2Error
 from g2lstm.text import corpus
 from g2lstm.text.batches import TrainingBatches
 from g2lstm.text.grammar import grammar_pairs
-from g2lstm.text.pairs import PairFiles, mt_files, prepare_pairs, prepare_tokenizers
+from g2lstm.text.pairs import PairFiles, prepare_pairs, prepare_tokenizers
+from g2lstm.text.registry import data_set, fetch
 from g2lstm.text.tokenize import train_word_tokenizer
 
 from .sets import DATA, needs
@@ -24,46 +25,8 @@ def write(folder: Path, source: str | bytes = SOURCE, target: str | bytes = TARG
     return files
 
 
-def test_a_folder_of_the_users_own(tmp_path: Path) -> None:
-    with pytest.raises(G2Error, match=re.escape(f"the data folder {tmp_path} lacks train.de, train.en, valid.de, ")):
-        mt_files(path=tmp_path, source="de", target="en")
-    for split in ("train", "valid", "test"):
-        for language in ("de", "en"):
-            (tmp_path / f"{split}.{language}").write_text("a\n")
-    expected = {split: (tmp_path / f"{split}.en", tmp_path / f"{split}.de") for split in ("train", "valid", "test")}
-    assert mt_files(path=tmp_path, source="en", target="de") == expected
-    with pytest.raises(
-        G2Error,
-        match="lacks train.fr, valid.fr, test.fr; it needs train.fr, train.en, valid.fr, valid.en, test.fr and test.en",
-    ):
-        mt_files(path=tmp_path, source="fr", target="en")
-
-
-def test_a_named_set_can_be_read_either_way() -> None:
-    forth, back = mt_files("embedded-mt"), mt_files("embedded-mt", source="en", target="de")
-    assert [file.name for file in forth["valid"]] == ["valid.de", "valid.en"]
-    assert back == {split: PairFiles(files.target, files.source) for split, files in forth.items()}
-
-
-@pytest.mark.parametrize(("source", "target"), [("fr", "en"), ("de", None), ("de", "de")])
-def test_languages_that_a_set_does_not_have(source: str, target: str | None) -> None:
-    with pytest.raises(G2Error) as caught:
-        mt_files("embedded-mt", source=source, target=target)
-    assert str(caught.value) == (
-        f"the data set 'embedded-mt' has the languages de and en, got source={source!r} and target={target!r}; give "
-        "these two, in either order"
-    )
-
-
-def test_what_is_missing_or_does_not_fit(tmp_path: Path) -> None:
-    for languages in ({}, {"source": "de"}, {"source": "de", "target": "de"}):
-        with pytest.raises(G2Error, match="translation needs two languages, which are the endings of the files, got "):
-            mt_files(path=tmp_path, **languages)
-    with pytest.raises(G2Error, match="the data set 'ptb' is plain text; translation needs sentence pairs, such as e"):
-        mt_files("ptb")
-    for name, path in ((None, None), ("embedded-mt", tmp_path)):
-        with pytest.raises(G2Error, match="give either the name of a data set or the path of a folder, got name="):
-            mt_files(name, path, "de", "en")
+def of_set(name: str, split: str, data_dir: Path | None = None) -> PairFiles:
+    return PairFiles(*(fetch(name, data_dir) / f"{split}.{language}" for language in data_set(name).languages))
 
 
 def test_pairs_are_the_lines_of_both_files(tmp_path: Path) -> None:
@@ -71,10 +34,10 @@ def test_pairs_are_the_lines_of_both_files(tmp_path: Path) -> None:
     source, target = prepare_tokenizers(files, "word", min_frequency=1)
     pairs = prepare_pairs(files, source, target)
     assert len(pairs) == 3
-    assert pairs.source_lengths.tolist() == [4, 0, 8]
-    assert pairs.target_lengths.tolist() == [4, 1, 6]
+    assert pairs.source.lengths.tolist() == [4, 0, 8]
+    assert pairs.target.lengths.tolist() == [4, 1, 6]
     for index, lines in enumerate(zip(SOURCE.splitlines(), TARGET.splitlines(), strict=True)):
-        ids = pairs.read(index)
+        ids = pairs.source.line(index), pairs.target.line(index)
         assert (source.decode(ids[0].tolist()), target.decode(ids[1].tolist())) == lines
         assert ids[0].dtype == ids[1].dtype == np.int64
     assert pairs.text_sha256 == (pairs.source.text_sha256, pairs.target.text_sha256)
@@ -151,16 +114,15 @@ def test_a_side_that_is_not_utf8_or_not_there(tmp_path: Path) -> None:
 
 
 def test_the_embedded_pairs_by_words_and_by_bytes() -> None:
-    files = mt_files("embedded-mt")
     for kind, size in (("word", None), ("bpe", 500)):
-        source, target = prepare_tokenizers(files["train"], kind, vocabulary=size, is_tokenized=True)
-        pairs = prepare_pairs(files["valid"], source, target)
+        source, target = prepare_tokenizers(of_set("embedded-mt", "train"), kind, vocabulary=size, is_tokenized=True)
+        pairs = prepare_pairs(of_set("embedded-mt", "valid"), source, target)
         for index, (german, english, *_) in enumerate(grammar_pairs("valid")):
-            ids = pairs.read(index)
+            ids = pairs.source.line(index), pairs.target.line(index)
             assert source.decode(ids[0].tolist()) == german
             assert target.decode(ids[1].tolist()) == english
         if kind == "word":
-            assert source.unk_id not in {token for index in range(len(pairs)) for token in pairs.read(index)[0]}
+            assert source.unk_id not in {token for index in range(len(pairs)) for token in pairs.source.line(index)}
 
 
 @pytest.mark.slow
@@ -173,7 +135,7 @@ def test_the_embedded_pairs_by_words_and_by_bytes() -> None:
     ],
 )
 def test_counts_of_the_real_sets(name: str, valid: int, test: int) -> None:
-    files = mt_files(name, data_dir=DATA)
+    files = {split: of_set(name, split, DATA) for split in ("valid", "test")}
     is_tokenized = name != "wmt14-en-de"
     source, target = prepare_tokenizers(files["valid"], vocabulary=4000, is_tokenized=is_tokenized)
     assert len(prepare_pairs(files["valid"], source, target)) == valid
@@ -181,13 +143,13 @@ def test_counts_of_the_real_sets(name: str, valid: int, test: int) -> None:
     assert len(pairs) == test
     for index in range(0, test, 100):
         line = files["test"].target.read_text(encoding="utf-8").split("\n")[index]
-        assert target.decode(pairs.read(index)[1].tolist()) == line
+        assert target.decode(pairs.target.line(index).tolist()) == line
 
 
 @pytest.mark.slow
 @needs("multi30k")
 def test_all_of_multi30k_is_trained_on() -> None:
-    files = mt_files("multi30k-de-en", data_dir=DATA)["train"]
+    files = of_set("multi30k-de-en", "train", DATA)
     source, target = prepare_tokenizers(files, vocabulary=8000, is_tokenized=True)
     assert len(source) == len(target) == 8000
     pairs = prepare_pairs(files, source, target)

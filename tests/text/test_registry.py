@@ -10,7 +10,7 @@ import pytest
 
 from g2lstm.errors import G2Error
 from g2lstm.text import registry
-from g2lstm.text.registry import DataSet, data_set, data_sets, fetch, folder_of, lm_files, partial_pairs
+from g2lstm.text.registry import DataSet, cache_dir, data_set, data_sets, fetch, folder_of, own_folder, partial_pairs
 
 from .sets import DATA, needs
 
@@ -26,8 +26,8 @@ class QuietHandler(SimpleHTTPRequestHandler):
 def toy(monkeypatch: pytest.MonkeyPatch) -> DataSet:
     """A small data set with a name, whose home cannot be reached."""
     files = {name: (hashlib.sha256(text).hexdigest(), f"http://127.0.0.1:9/{name}") for name, text in TEXTS.items()}
-    toy, pairs = DataSet("toy", "lm", "a toy", "toy", files), DataSet("pairs", "mt", "pairs", "pairs")
-    known = {**data_sets(), "toy": toy, "pairs": pairs}
+    toy = DataSet("toy", "lm", "a toy", "toy", files)
+    known = {**data_sets(), "toy": toy}
     monkeypatch.setattr(registry, "data_sets", lambda: known)
     return toy
 
@@ -140,7 +140,7 @@ def test_a_folder_that_holds_the_set(
 def test_an_argument_goes_before_the_environment(toy: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("G2LSTM_DATA", str(tmp_path / "elsewhere"))
     put(tmp_path / "mine" / "toy")
-    assert lm_files("toy", data_dir=tmp_path / "mine")["test"].read_bytes() == TEXTS["test.txt"]
+    assert fetch("toy", tmp_path / "mine") == tmp_path / "mine" / "toy"
 
 
 def test_what_a_given_folder_lacks_is_downloaded_into_it(toy: DataSet, mirror: Path, tmp_path: Path) -> None:
@@ -195,29 +195,28 @@ def test_a_download_that_is_not_found(toy: DataSet, mirror: Path) -> None:
 
 def test_a_folder_of_the_users_own(tmp_path: Path) -> None:
     folder = put(tmp_path / "own")
-    assert lm_files(path=folder) == {split: folder / f"{split}.txt" for split in ("train", "valid", "test")}
+    assert own_folder(folder, ["txt"]) == folder
     (folder / "valid.txt").unlink()
     with pytest.raises(G2Error, match=re.escape(f"the data folder {folder} lacks valid.txt; it needs train.txt, ")):
-        lm_files(path=folder)
+        own_folder(folder, ["txt"])
+    with pytest.raises(
+        G2Error,
+        match="lacks train.fr, .* test.en; it needs train.fr, train.en, valid.fr, valid.en, test.fr and test.en",
+    ):
+        own_folder(folder, ["fr", "en"])
     with pytest.raises(G2Error, match=re.escape(f"the data folder {tmp_path / 'no'} does not exist; create it with ")):
-        lm_files(path=tmp_path / "no")
-
-
-def test_either_a_name_or_a_path(tmp_path: Path) -> None:
-    with pytest.raises(G2Error, match="give either the name of a data set or the path of a folder, got name=None"):
-        lm_files()
-    with pytest.raises(G2Error, match="give either the name of a data set or the path of a folder, got name='ptb'"):
-        lm_files("ptb", tmp_path)
-
-
-def test_a_set_of_pairs_is_not_for_language_models(toy: DataSet) -> None:
-    with pytest.raises(G2Error, match="the data set 'pairs' is for translation"):
-        lm_files("pairs")
+        own_folder(tmp_path / "no", ["txt"])
 
 
 def test_the_embedded_set_needs_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("G2LSTM_DATA", str(tmp_path / "none"))
-    assert all(file.stat().st_size > 1000 for file in lm_files("embedded").values())
+    assert all(file.stat().st_size > 1000 for file in fetch("embedded").iterdir())
+
+
+def test_the_cache_is_where_the_environment_says(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cache_dir() == cache
+    monkeypatch.delenv("G2LSTM_CACHE")
+    assert cache_dir().name == "g2lstm"
 
 
 @pytest.mark.parametrize("name", ["embedded", "embedded-mt"])

@@ -1,5 +1,4 @@
-from collections.abc import Iterator
-from itertools import islice, pairwise, repeat
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from g2lstm.errors import G2Error
 from g2lstm.text.corpus import TokenStream, prepare_stream
 from g2lstm.text.tokenize import train_word_tokenizer
-from g2lstm.text.windows import IGNORED, Columns, learning_rate_scale, sample_bptt
+from g2lstm.text.windows import IGNORED, Columns, sample_bptt
 
 COUNT = 103
 
@@ -55,7 +54,7 @@ def test_with_the_tail_every_token_is_predicted_once(
     for rank in range(world):
         columns = Columns(stream, per_rank * world, rank=rank, world_size=world, keep_tail=True)
         assert columns.predictions == COUNT - 1
-        for window in columns.windows(repeat(length)):
+        for window in columns.windows(length):
             assert window.tokens.shape[1] == columns.local_batch == per_rank
             assert int(window.tokens.min()) >= 0
             keep = window.targets != IGNORED
@@ -70,7 +69,7 @@ def test_without_the_tail_each_token_at_most_once(stream: TokenStream, per_rank:
     batch = per_rank * world
     for rank in range(world):
         columns = Columns(stream, batch, rank=rank, world_size=world)
-        for window in columns.windows(repeat(length)):
+        for window in columns.windows(length):
             seen += zip(window.tokens.flatten().tolist(), window.targets.flatten().tolist(), strict=True)
     assert len(seen) == columns.predictions > COUNT - 1 - batch
     assert sorted(seen) == list(pairwise(everything))[: len(seen)]
@@ -83,31 +82,7 @@ def test_ranks_together_are_the_whole_batch(stream: TokenStream) -> None:
     assert torch.equal(torch.cat([part.targets for part in parts], dim=1), whole.targets)
 
 
-def bptt_lengths(bptt: int, generator: torch.Generator) -> Iterator[int]:
-    while True:
-        yield sample_bptt(bptt, generator)
-
-
-@given(st.integers(0, 9))
-def test_reading_goes_on_where_it_stopped(stream: TokenStream, stop: int) -> None:
-    columns = Columns(stream, 2)
-    generator = torch.Generator().manual_seed(3)
-    whole = list(columns.windows(bptt_lengths(6, generator)))
-    generator.manual_seed(3)
-    before = list(islice(columns.windows(bptt_lengths(6, generator)), stop))
-    state, position = generator.get_state(), before[-1].position if before else 0
-    resumed = torch.Generator()
-    resumed.set_state(state)
-    after = list(columns.windows(bptt_lengths(6, resumed), position))
-    assert len(whole) == len(before) + len(after)
-    for one, other in zip(whole, before + after, strict=True):
-        assert torch.equal(one.tokens, other.tokens)
-        assert torch.equal(one.targets, other.targets)
-
-
-def test_lengths_may_run_out(stream: TokenStream) -> None:
-    assert [window.position for window in Columns(stream, 2).windows([5, 7])] == [5, 12]
-    assert not list(Columns(stream, 2).windows(repeat(5), start=51))
+AWD = {"deviation": 5.0, "half_probability": 0.05, "minimum": 5}
 
 
 def test_a_text_shorter_than_the_batch(stream: TokenStream, tmp_path: Path) -> None:
@@ -138,7 +113,7 @@ def test_windows_that_are_not_there(stream: TokenStream, start: int, length: int
 
 def test_lengths_are_distributed_as_stated() -> None:
     generator = torch.Generator().manual_seed(0)
-    lengths = torch.tensor(list(islice(bptt_lengths(70, generator), 20_000)), dtype=torch.float64)
+    lengths = torch.tensor([sample_bptt(70, generator, **AWD) for _ in range(20_000)], dtype=torch.float64)
     short, usual = lengths[lengths < 52.5], lengths[lengths >= 52.5]
     # Of 20,000 draws: five standard errors each way; truncation to a whole number takes one half off the mean.
     assert abs(len(short) / 20_000 - 0.05) < 5 * (0.05 * 0.95 / 20_000) ** 0.5
@@ -149,16 +124,12 @@ def test_lengths_are_distributed_as_stated() -> None:
 
 def test_lengths_have_a_lower_bound_and_may_be_fixed() -> None:
     generator = torch.Generator().manual_seed(0)
-    assert min(sample_bptt(6, generator) for _ in range(200)) == 5
-    assert {sample_bptt(35, generator, deviation=0.0, half_probability=0.0) for _ in range(20)} == {35}
-    assert {sample_bptt(35, generator, deviation=0.0, half_probability=1.0) for _ in range(20)} == {17}
+    assert min(sample_bptt(6, generator, **AWD) for _ in range(200)) == 5
+    assert {sample_bptt(35, generator, deviation=0.0, half_probability=0.0, minimum=5) for _ in range(20)} == {35}
+    assert {sample_bptt(35, generator, deviation=0.0, half_probability=1.0, minimum=5) for _ in range(20)} == {17}
 
 
 def test_a_length_is_a_function_of_the_generator() -> None:
-    draws = [sample_bptt(70, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2, 3)]
+    draws = [sample_bptt(70, torch.Generator().manual_seed(seed), **AWD) for seed in (1, 1, 2, 3)]
     assert draws[0] == draws[1]
     assert len(set(draws)) > 1
-
-
-def test_learning_rate_scale() -> None:
-    assert learning_rate_scale(35, 70) == 0.5

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from g2lstm.tasks.recipes import load_recipe
-from g2lstm.text.pairs import mt_files
+from g2lstm.text.registry import fetch
 from g2lstm.training.start import train_recipe
 from tests.training.toys import Recorder
 
@@ -26,5 +26,5 @@ def test_eight_layers_on_each_side_learn(tmp_path):
     curve = Recorder()
     train_recipe(load_recipe("embedded-mt", [*DEEP, *SHORT]), tmp_path / "run", curve)
     before, after = (validation.loss for validation in curve.validations)
-    counts_alone = entropy(mt_files("embedded-mt")["valid"].target)
+    counts_alone = entropy(fetch("embedded-mt") / "valid.en")
     assert after < 0.75 * counts_alone < counts_alone < before

@@ -45,7 +45,7 @@ def test_the_batches_of_all_processes_are_the_pairs_once(data, size, options):
                 read.append(tuple(column[: length - 1].tolist()))
         tokens += sum(int((batch.targets >= 0).sum()) for batch in batches)
         assert {batch.target_tokens for batch in batches} == {sum(int((b.targets >= 0).sum()) for b in batches)}
-    expected = [tuple(made.batches.corpus.read(index)[0].tolist()) for index in range(len(made.batches.corpus))]
+    expected = [tuple(made.batches.corpus.source.line(index).tolist()) for index in range(len(made.batches.corpus))]
     assert sorted(read) == sorted(expected)
 
 

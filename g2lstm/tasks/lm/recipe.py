@@ -1,34 +1,29 @@
 """The recipe of a language model; its defaults are the paper's AWD-LSTM for Penn Treebank."""
 
-from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from g2lstm.recipes.recipe import ModelSection, Recipe
 from g2lstm.recipes.sections import (
     Count,
     DataSection,
     DropProbability,
     Layers,
+    ModelSection,
     NonNegative,
     Positive,
+    Recipe,
     Section,
     Share,
     TrainSection,
     Width,
 )
-from g2lstm.text.registry import lm_files
 
 
 class LmData(DataSection):
     """The text; the user's own folder holds train.txt, valid.txt and test.txt."""
 
     task: ClassVar[str] = "lm"
-
-    def files(self, data_dir: Path | None) -> dict[str, Path]:
-        """The text file of each split."""
-        return lm_files(self.name, self._folder, data_dir)
 
 
 class LmDropout(Section):

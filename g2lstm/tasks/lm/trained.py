@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice, repeat
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +173,7 @@ class TrainedLanguageModel(Trained):
         columns = Columns(stream, min(how.batch_size, samples, len(stream) - 1))
         total = min(samples, columns.local_batch * -(-columns.rows // how.bptt))
         state, done = model.initial_state(columns.local_batch), 0
-        for window in columns.windows(repeat(how.bptt)):
+        for window in columns.windows(how.bptt):
             width = min(columns.local_batch, total - done)
             state = [(h[:, :width], c[:, :width]) for h, c in state]
             _, _, state = model(window.tokens[:, :width].to(model.softmax_bias.device), state)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
@@ -30,7 +29,7 @@ from g2lstm.tasks.task import (
 )
 from g2lstm.text.corpus import TokenStream, prepare_stream, prepare_tokenizer
 from g2lstm.text.tokenize import Tokenizer
-from g2lstm.text.windows import Columns, Window, learning_rate_scale, sample_bptt
+from g2lstm.text.windows import Columns, Window, sample_bptt
 
 
 class Loss(NamedTuple):
@@ -156,8 +155,8 @@ class LanguageModelLearner(Learner):
         return window
 
     def rate_scale(self, batch: Window) -> float:
-        """The learning rate is proportional to the length of a window."""
-        return learning_rate_scale(len(batch.tokens), self.settings.bptt)
+        """The learning rate is proportional to the length of a window, so tokens in a short one don't weigh more."""
+        return len(batch.tokens) / self.settings.bptt
 
     def loss(self, module: nn.Module, batch: Window) -> StepLoss:
         """Reads a window from the carried state, and carries on the new one, detached, if the loss is finite."""
@@ -176,7 +175,7 @@ class LanguageModelLearner(Learner):
         looked_at = int(self.valid.rows > self.valid_steps)  # the first window starts from zero states
         with evaluating(self.model):
             state = self.model.initial_state(self.valid.local_batch)
-            for index, window in enumerate(self.valid.windows(repeat(self.valid_steps))):
+            for index, window in enumerate(self.valid.windows(self.valid_steps)):
                 tokens, targets = window.tokens.to(self.device), window.targets.to(self.device)
                 with record_gates(self.model) if index == looked_at else nullcontext(gates) as gates:
                     features, _, state = self.model(tokens, state)

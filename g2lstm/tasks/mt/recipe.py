@@ -5,7 +5,6 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from g2lstm.recipes.recipe import ModelSection, Recipe
 from g2lstm.recipes.sections import (
     AdaDelta,
     AdamW,
@@ -13,14 +12,17 @@ from g2lstm.recipes.sections import (
     DataSection,
     DropProbability,
     Layers,
+    ModelSection,
     NonNegative,
     NtAsgd,
+    Recipe,
     Section,
     TrainSection,
     Vocabulary,
     Width,
 )
-from g2lstm.text.pairs import PairFiles, mt_files
+from g2lstm.text.pairs import PairFiles
+from g2lstm.text.registry import SPLITS, data_set
 
 Ending = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=32)]
 
@@ -52,14 +54,18 @@ class MtData(DataSection):
         """The endings of the files of each split."""
         return self.source, self.target
 
-    def files(self, data_dir: Path | None) -> dict[str, PairFiles]:
+    def files(self, data_dir: Path | None = None) -> dict[str, PairFiles]:
         """The source and target file of each split."""
-        return mt_files(self.name, self._folder, self.source, self.target, data_dir)
+        folder = self._folder(data_dir)
+        return {split: PairFiles(*(folder / f"{split}.{ending}" for ending in self.endings)) for split in SPLITS}
 
     @field_validator("target")
     @classmethod
     def _is_another(cls, target: str, others: ValidationInfo) -> str:
-        if target == others.data.get("source"):
+        source, name = others.data.get("source"), others.data.get("name")
+        if name and source and target != source and {source, target} != set(languages := data_set(name).languages):
+            raise ValueError(f"the data set {name!r} has {' and '.join(languages)}, not {source} and {target}")
+        if target == source:
             raise ValueError("the target must be a different language from the source")
         return target
 

@@ -238,7 +238,7 @@ class TrainedTranslationModel(Trained):
 
     def _read_pairs(self, corpus: PairCorpus, samples: int, seed: int) -> Iterator[Pass]:
         model, recipe = self.model, self.recipe
-        lengths = np.stack((corpus.target_lengths, corpus.source_lengths))
+        lengths = np.stack((corpus.target.lengths, corpus.source.lengths))
         kept = np.flatnonzero((lengths.min(0) > 0) & (lengths.max(0) <= recipe.data.max_length))
         chosen = np.random.default_rng(seed).permutation(kept)[:samples]
         if not len(chosen):

@@ -147,7 +147,7 @@ def test_the_gates_of_a_validation_are_those_of_sentences_of_middle_length(data,
     hide = mt.hide_padding
     monkeypatch.setattr(mt, "hide_padding", lambda gates, batch: (seen.append(batch), hide(gates, batch)))
     task.validate()
-    lengths = sorted(task.valid.target_lengths.tolist())
+    lengths = sorted(task.valid.target.lengths.tolist())
     (batch,) = seen
     assert [int((column >= 0).sum()) - 1 for column in batch.targets.T] == lengths[4:6]  # of eight pairs
 

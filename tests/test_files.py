@@ -1,3 +1,5 @@
+"""Files are written whole or not at all, and a disk that refuses is a clear error."""
+
 import errno
 import os
 from pathlib import Path
@@ -6,13 +8,11 @@ import pytest
 
 from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically
-from g2lstm.text.cache import cache_dir, keep_file
 
 
-def test_the_cache_is_where_the_environment_says(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cache_dir() == cache
-    monkeypatch.delenv("G2LSTM_CACHE")
-    assert cache_dir().name == "g2lstm"
+def write(path: Path, content: bytes) -> None:
+    with write_atomically(path) as file:
+        file.write(content)
 
 
 def test_a_file_appears_only_when_complete(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO])
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     path = tmp_path / "file"
-    keep_file(path, b"first")
+    write(path, b"first")
 
     def full(handle: int) -> None:
         raise OSError(code, os.strerror(code))
@@ -47,22 +47,11 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int)
     monkeypatch.setattr(os, "fsync", full)
     if code == errno.EIO:  # not the user's doing
         with pytest.raises(OSError, match="Input/output"):
-            keep_file(path, b"second")
+            write(path, b"second")
     else:
         with pytest.raises(
             G2Error, match=r"file could not be written, the disk is full: .*; the old content is unchanged"
         ):
-            keep_file(path, b"second")
+            write(path, b"second")
     assert path.read_bytes() == b"first"
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_kept_file_is_written_only_if_it_differs(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    keep_file(path, b"content")
-    before = path.stat().st_mtime_ns
-    keep_file(path, b"content")
-    assert path.stat().st_mtime_ns == before
-    path.write_bytes(b"damaged")
-    keep_file(path, b"content")
-    assert path.read_bytes() == b"content"
