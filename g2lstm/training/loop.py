@@ -13,10 +13,9 @@ from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.task import Learner, Validation
 from g2lstm.training.checkpoint import latest_checkpoint, save_checkpoint, write_state
 from g2lstm.training.environment import Interrupted, Signals
-from g2lstm.training.observe import Metrics, Observer, Silent
 from g2lstm.training.optim import build_optimizer
 from g2lstm.training.processes import of_first, sums
-from g2lstm.training.progress import TrainingProgress, learning_rate
+from g2lstm.training.progress import Metrics, Observer, Silent, TrainingProgress, learning_rate
 from g2lstm.training.state import (
     TrainingState,
     check_unchanged,
@@ -29,10 +28,10 @@ MAX_SKIPPED = 10  # updates in a row before training gives up
 
 
 class Trainer:
-    """Trains a task by a recipe's `train` section, into a run directory.
+    """Trains by a recipe's `train` section, into a run directory.
 
     Args:
-        task: model, data and loss.
+        learner: model, data and loss.
         settings: the recipe's `train` section.
         run: where checkpoints, metrics and the best weights go.
         accelerator: device, precision and processes.
@@ -40,16 +39,17 @@ class Trainer:
     """
 
     def __init__(
-        self, task: Learner, settings: TrainSection, run: RunDirectory, accelerator: Accelerator, observer: Observer
+        self, learner: Learner, settings: TrainSection, run: RunDirectory, accelerator: Accelerator, observer: Observer
     ) -> None:
-        self.task = task
+        self.learner = learner
         self.settings = settings
         self.run = run
         self.accelerator = accelerator
         self.observer = observer
         self.progress = TrainingProgress(epochs=None if settings.minutes else settings.epochs)
-        optimizer, self.averaging = build_optimizer(settings.optimizer, list(task.model.parameters()))
-        self.module, self.optimizer = accelerator.prepare(task.module, optimizer)
+        optimizer, self.averaging = build_optimizer(settings.optimizer, list(learner.model.parameters()))
+        self.module, self.optimizer = accelerator.prepare(learner.module, optimizer)
+        self.state = TrainingState(learner, self.optimizer, self.averaging, accelerator)
         self._metrics: Observer = Silent()
         self._signals = Signals(
             lambda: observer.on_message("stopping after saving the state; press Ctrl-C again to stop at once")
@@ -74,12 +74,12 @@ class Trainer:
         with self._signals.noticed(), files as self._metrics:
             self._start_clock()
             if self.progress.best is None:
-                for remark in self.task.remarks:
+                for remark in self.learner.remarks:
                     self.observer.on_message(remark)
                 self._validate()
                 self._save()
             while not self._is_done():
-                batch = self.task.next_batch()
+                batch = self.learner.next_batch()
                 if batch is None:
                     self._end_epoch()
                     continue
@@ -90,23 +90,23 @@ class Trainer:
                     raise Interrupted(f"training was interrupted; its state is saved in {self._save()}")
                 if is_due:
                     self._save()
-            if self.task.epoch_progress >= 1:
+            if self.learner.epoch_progress >= 1:
                 self._end_epoch()
-            elif self.task.epoch_progress > 0:  # a budget in minutes may end within an epoch
+            elif self.learner.epoch_progress > 0:  # a budget in minutes may end within an epoch
                 self._validate()
             self.progress.finished = True
             self._save()
         return self.progress
 
     def _update(self, batch: Any) -> None:
-        self.task.model.train()
-        rate = learning_rate(self.settings, self._share()) * self.task.rate_scale(batch)
+        self.learner.model.train()
+        rate = learning_rate(self.settings, self._share()) * self.learner.rate_scale(batch)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        loss = self.task.loss(self.module, batch)
+        loss = self.learner.loss(self.module, batch)
         # Even if the loss is not finite: then neither is the gradient that all processes share, and all of them skip.
         self.accelerator.backward(loss.total)
-        found = self.accelerator.clip_grad_norm_(self.task.model.parameters(), self.settings.clip or math.inf)
+        found = self.accelerator.clip_grad_norm_(self.learner.model.parameters(), self.settings.clip or math.inf)
         norm = 0.0 if found is None else found.item()
         (nats,) = sums(self.accelerator, [loss.nats / self.accelerator.num_processes])
         is_finite = math.isfinite(nats) and math.isfinite(norm)
@@ -134,7 +134,7 @@ class Trainer:
         progress.skipped_in_a_row += 1
         kept = self.run.path / f"skipped-batch{f'-{rank}' if rank else ''}.json"
         if progress.skipped_in_a_row == 1:
-            gradients = {name: p.grad for name, p in self.task.model.named_parameters() if p.grad is not None}
+            gradients = {name: p.grad for name, p in self.learner.model.named_parameters() if p.grad is not None}
             names = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
             facts = {"step": progress.step, "epoch": progress.epoch, "loss": str(nats), "gradient": str(norm)}
             write_state(kept, {**facts, "gradients_not_finite": names, "batch": batch._asdict()})
@@ -147,7 +147,7 @@ class Trainer:
 
     def _end_epoch(self) -> None:
         self.progress.epoch += 1
-        self.task.start_epoch()
+        self.learner.start_epoch()
         has_fired = self._validate()
         optimizer, stale = self.settings.optimizer, self.progress.stale
         if has_fired and isinstance(optimizer, NtAsgd) and optimizer.start == "asgd":
@@ -179,7 +179,7 @@ class Trainer:
         return has_fired
 
     def _evaluate(self) -> Validation:
-        validation = self.task.validate()
+        validation = self.learner.validate()
         loss, criterion = of_first(self.accelerator, [validation.loss, validation.criterion])
         if not math.isfinite(loss):
             raise G2Error(self._diverged(f"the validation loss became {loss}"))
@@ -193,13 +193,13 @@ class Trainer:
         progress.best, progress.best_loss = validation.criterion, validation.loss
         progress.best_scores = dict(validation.scores)
         progress.stale = 0
-        weights = self.task.model.state_dict()
+        weights = self.learner.model.state_dict()
         self._check_finite(weights)
         if self.accelerator.is_main_process:
             facts = {"steps": str(progress.step)}
             if self.settings.minutes and progress.epochs is not None:  # what the schedule was fitted to
                 facts["epochs"] = repr(progress.epochs)
-            self.run.save_weights(weights, {**self.task.facts, **facts})
+            self.run.save_weights(weights, {**self.learner.facts, **facts})
         return True
 
     # ------------------------------------------------------------------------------------------------ schedule
@@ -208,7 +208,7 @@ class Trainer:
         return self.progress.share(self.settings, self._epochs_done())
 
     def _epochs_done(self) -> float:
-        return self.progress.epoch + self.task.epoch_progress
+        return self.progress.epoch + self.learner.epoch_progress
 
     def _is_done(self) -> bool:
         return self._share() >= 1.0
@@ -236,11 +236,6 @@ class Trainer:
 
     # ------------------------------------------------------------------------------------------------ state
 
-    @property
-    def state(self) -> TrainingState:
-        """What a checkpoint holds, besides the progress."""
-        return TrainingState(self.task, self.optimizer, self.averaging, self.accelerator)
-
     def _save(self) -> str:
         self._saved_at = time.monotonic()
         state = self.state.take()
@@ -254,7 +249,7 @@ class Trainer:
             raise G2Error(f"{error}; {self._last_good()}; then continue with --resume") from None
 
     def _restore(self) -> None:
-        state, problems = latest_checkpoint(self.run.checkpoints, max_checkpoint_bytes(self.task.model))
+        state, problems = latest_checkpoint(self.run.checkpoints, max_checkpoint_bytes(self.learner.model))
         for problem in problems:
             self.observer.on_message(f"{problem}; using the checkpoint before it")
         with foreign_state_refused(self.run):
@@ -271,7 +266,7 @@ class Trainer:
             return
         self.progress = saved
         with foreign_state_refused(self.run):
-            check_unchanged(state, self.run, self.task.facts)
+            check_unchanged(state, self.run, self.learner.facts)
             is_exact = self.state.put_back(state, seed=self.settings.seed, step=step)
         if not is_exact:
             before, now = len(state["processes"]), self.accelerator.num_processes

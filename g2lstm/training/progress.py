@@ -1,15 +1,22 @@
-"""How far training is, when it ends, and the learning rate on the way."""
+"""How far training is, when it ends, the learning rate on the way, and who hears of it."""
 
 import math
-from typing import Annotated
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Annotated, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from g2lstm.recipes.sections import AdamW, TrainSection
+from g2lstm.runs.directory import RunDirectory
+from g2lstm.tasks.task import Validation
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 _FIT_AFTER_SECONDS = 20.0  # by then the speed is known well enough to turn a budget in minutes into epochs
 _FIRST_RATE = 0.04  # of the one-cycle schedule, as a share of the highest
+_SECONDS_BETWEEN_LINES = 5.0
+_COUNTERS = {"step", "epoch", "tokens", "seconds", "skipped"}  # every line begins with these
 
 
 class TrainingProgress(BaseModel):
@@ -82,3 +89,67 @@ def learning_rate(settings: TrainSection, share: float) -> float:
         return chosen.lr * (_FIRST_RATE + (1 - _FIRST_RATE) * share / chosen.warmup)
     fall = (1 + math.cos(math.pi * (share - chosen.warmup) / (1 - chosen.warmup))) / 2
     return chosen.lr * (chosen.final_lr + (1 - chosen.final_lr) * fall)
+
+
+class Observer(Protocol):
+    """Whoever wants to follow a training run; the command line draws a progress bar."""
+
+    def on_step(self, progress: TrainingProgress, share: float, values: dict[str, float]) -> None:
+        """Called after every update, with the share of the training that is done and what the update measured."""
+        return
+
+    def on_validation(self, progress: TrainingProgress, validation: Validation, is_best: bool) -> None:
+        """Called after every validation."""
+        return
+
+    def on_message(self, message: str) -> None:
+        """Called with a line that is worth showing."""
+        return
+
+
+class Silent(Observer):
+    """An observer that ignores everything."""
+
+
+class Metrics(Silent):
+    """Writes metrics.jsonl (for scripts) and events/ (TensorBoard) into a run directory; a context manager.
+
+    TensorBoard drops what comes after `step`, where training continues: a crash has undone it.
+    """
+
+    def __init__(self, run: RunDirectory, step: int = 0) -> None:
+        self.run = run
+        self.step = step
+        self._last_line = 0.0
+
+    def __enter__(self) -> "Metrics":
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._events = SummaryWriter(str(self.run.events), purge_step=self.step + 1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._events.close()
+
+    def on_step(self, progress: TrainingProgress, share: float, values: dict[str, float]) -> None:
+        """Writes the first update, then one every few seconds."""
+        if time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            self._write("train", progress, values)
+
+    def on_validation(self, progress: TrainingProgress, validation: Validation, is_best: bool) -> None:
+        """Writes every validation, and the counts of gate values as a line of their own: {"input/0": 12, ...}."""
+        self._write("valid", progress, {"loss": validation.loss, **validation.scores})
+        if validation.gates:
+            counts = {f"{gate}/{k}": n for gate, each in validation.gates.items() for k, n in enumerate(each)}
+            self._append("gates", progress, counts)
+
+    def _write(self, kind: str, progress: TrainingProgress, values: Mapping[str, float]) -> None:
+        self._append(kind, progress, values)
+        for name, value in values.items():
+            self._events.add_scalar(f"{kind}/{name}", value, progress.step)
+
+    def _append(self, kind: str, progress: TrainingProgress, values: Mapping[str, float]) -> None:
+        self.run.append_metrics({"kind": kind, **progress.model_dump(include=_COUNTERS), **values})

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -19,9 +19,8 @@ from g2lstm.tasks.trained import Trained
 from g2lstm.text.tokenize import Tokenizer
 from g2lstm.training.environment import denormals_flushed, one_at_a_time, own_accelerator
 from g2lstm.training.loop import Trainer
-from g2lstm.training.observe import Observer, Silent
 from g2lstm.training.processes import deaths_explained, noise_seed
-from g2lstm.training.progress import TrainingProgress
+from g2lstm.training.progress import Observer, Silent, TrainingProgress
 
 
 def train(
@@ -91,15 +90,15 @@ def _train(
         _check_same(run.recipe, recipe, out)
     else:
         run.check_new()
-    task, tokenizers = prepare(recipe, accelerator, data_dir, resumed=run if is_old else None)
+    learner, tokenizers = prepare(recipe, accelerator, data_dir, resumed=run if is_old else None)
     if accelerator.num_processes > 1:  # the same weights everywhere, but different noise and masks
         torch.manual_seed(noise_seed(recipe.train.seed, accelerator.process_index))
     if not accelerator.is_main_process:
-        return Trainer(task, recipe.train, run, accelerator, Silent()).train(resume=is_old)
+        return Trainer(learner, recipe.train, run, accelerator, Silent()).train(resume=is_old)
     with run.locked():
         if not is_old:
             RunDirectory.create(out, recipe, tokenizers)
-        return Trainer(task, recipe.train, run, accelerator, observer or Silent()).train(resume=is_old)
+        return Trainer(learner, recipe.train, run, accelerator, observer or Silent()).train(resume=is_old)
 
 
 def with_absolute_paths(recipe: Recipe) -> Recipe:
@@ -125,23 +124,12 @@ def _check_same(saved: Recipe, wanted: Recipe, out: Path) -> None:
         )
 
 
-class Prepared(NamedTuple):
-    """What training starts from."""
-
-    learner: Learner
-    tokenizers: dict[str, Tokenizer]  # by the names of their files in the run directory
-
-
 def prepare(
     recipe: Recipe, accelerator: Accelerator, data_dir: Path | None = None, resumed: RunDirectory | None = None
-) -> Prepared:
+) -> tuple[Learner, dict[str, Tokenizer]]:
     """Gets the data ready and builds the model, with the recipe's seed or from the run to be finetuned.
 
-    Args:
-        recipe: what to train.
-        accelerator: device and processes.
-        data_dir: a folder that holds the named data sets.
-        resumed: the run to resume, whose tokenizers are used.
+    A run that is resumed keeps its tokenizers. They are returned by the names of their files in the run directory.
     """
     earlier = None
     if recipe.train.finetune_from is not None and (resumed is None or not resumed.has_checkpoints()):
@@ -157,7 +145,7 @@ def prepare(
     if earlier is not None:
         with earlier.open_weights() as weights:
             weights.fill_(learner.model)
-    return Prepared(learner, dict(zip(task.trained.tokenizer_files, data.tokenizers, strict=True)))
+    return learner, dict(zip(task.trained.tokenizer_files, data.tokenizers, strict=True))
 
 
 def _check_tokenizers(earlier: RunDirectory, recipe: Recipe) -> None:

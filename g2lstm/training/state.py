@@ -20,7 +20,7 @@ from g2lstm.training.processes import gathered, noise_seed
 class TrainingState:
     """The state of a training run, apart from its progress."""
 
-    task: Learner
+    learner: Learner
     optimizer: torch.optim.Optimizer
     averaging: NonMonotoneAveraging
     accelerator: Accelerator
@@ -29,16 +29,16 @@ class TrainingState:
         """The state of all processes; all of them must call this."""
         scaler = self.accelerator.scaler
         own = {
-            "task": self.task.state_dict(),
+            "task": self.learner.state_dict(),
             "random": torch.get_rng_state(),
             "random_device": _device_random(self.accelerator.device),
         }
         return {
-            "model": dict(self.task.model.state_dict()),
+            "model": dict(self.learner.model.state_dict()),
             "optimizer": optimizer_state(self.optimizer),
             "averaging": self.averaging.state_dict(),
             "scaler": None if scaler is None else scaler.state_dict(),
-            "facts": self.task.facts,
+            "facts": self.learner.facts,
             "processes": gathered(self.accelerator, own),
         }
 
@@ -52,14 +52,14 @@ class TrainingState:
             seed: from the recipe.
             step: where the state was taken.
         """
-        self.task.model.load_state_dict(state["model"])
+        self.learner.model.load_state_dict(state["model"])
         load_optimizer_state(self.optimizer, state["optimizer"])
         if state["averaging"] is not None:  # older versions saved none for optimisers that do not average
             self.averaging.load_state_dict(state["averaging"])
         if self.accelerator.scaler is not None and state.get("scaler"):
             self.accelerator.scaler.load_state_dict(state["scaler"])
         processes: Sequence[Mapping[str, Any]] = state["processes"]
-        self.task.load_state_dict([one["task"] for one in processes])
+        self.learner.load_state_dict([one["task"] for one in processes])
         rank = self.accelerator.process_index
         if len(processes) != self.accelerator.num_processes:
             torch.manual_seed(noise_seed(seed, rank, step))

@@ -8,8 +8,7 @@ from g2lstm import G2LSTM, record_gates
 from g2lstm.look.pictures.training import draw_history, gate_history
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.task import Validation, histograms
-from g2lstm.training.observe import Metrics
-from g2lstm.training.progress import TrainingProgress
+from g2lstm.training.progress import Metrics, TrainingProgress
 from tests.look.toys import language_run
 
 

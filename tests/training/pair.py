@@ -11,7 +11,7 @@ from pathlib import Path
 from g2lstm.tasks.lm.training import LanguageModelLearner
 from g2lstm.training import loop
 from g2lstm.training.environment import Interrupted
-from g2lstm.training.observe import Silent
+from g2lstm.training.progress import Silent
 from g2lstm.training.start import train_recipe
 from tests.training.toys import Recorder, lm_recipe, mt_recipe, stop_at
 

@@ -27,7 +27,7 @@ def test_training_learns_and_writes_what_it_promises(whole):
     assert observer.shares == sorted(observer.shares)
     assert observer.shares[-1] == 1.0
     assert progress.epoch == 3
-    assert progress.tokens == 3 * trainer.task.columns.predictions  # each token of an epoch is read once
+    assert progress.tokens == 3 * trainer.learner.columns.predictions  # each token of an epoch is read once
     assert all(0 <= v <= 1 for k, v in observer.validations[-1].scores.items() if k.startswith("saturation/"))
     for path in (run.recipe_file, run.path / "tokenizer.json", run.model_file, run.events, run.checkpoints):
         assert path.exists()
@@ -42,7 +42,7 @@ def test_minutes_are_turned_into_epochs(data, tmp_path, monkeypatch):
     progress = trainer.train()
     assert progress.epochs is not None
     assert any("0.1 minutes are enough for" in message for message in trainer.observer.messages)
-    assert progress.epoch + trainer.task.epoch_progress >= progress.epochs
+    assert progress.epoch + trainer.learner.epoch_progress >= progress.epochs
     facts = trainer.run.training_facts()
     if int(facts["steps"]):  # the first validation may have been the best
         assert float(facts["epochs"]) == progress.epochs
@@ -75,8 +75,8 @@ def test_the_best_weights_are_kept_not_the_last(data, tmp_path):
     best = losses.index(min(losses))
     assert 0 < best < 4  # or the test says nothing
     assert progress.best == min(losses)
-    trainer.task.model.load_state_dict(trainer.run.load_weights())
-    assert trainer.task.validate().loss == pytest.approx(min(losses), rel=1e-6)
+    trainer.learner.model.load_state_dict(trainer.run.load_weights())
+    assert trainer.learner.validate().loss == pytest.approx(min(losses), rel=1e-6)
     facts = trainer.run.training_facts()
     steps = [line["step"] for line in trainer.run.metrics() if line["kind"] == "valid"]
     assert int(facts["steps"]) == steps[best]
@@ -86,9 +86,9 @@ def test_the_best_weights_are_kept_not_the_last(data, tmp_path):
 
 def test_the_mean_of_the_weights_is_what_is_validated_and_kept(whole):
     trainer = whole["asgd"].trainer
-    own = trainer.task.validate().loss
+    own = trainer.learner.validate().loss
     with trainer.averaging.evaluation_weights():
-        mean = trainer.task.validate().loss
+        mean = trainer.learner.validate().loss
     assert mean != own
     assert trainer.observer.validations[-1].loss == pytest.approx(mean, rel=1e-6)
 
@@ -101,40 +101,40 @@ def test_finetuning_stops_by_the_trigger(data, tmp_path):
 
 
 def test_the_state_is_carried_from_window_to_window(data, tmp_path):
-    task = make_trainer(lm_recipe(data), tmp_path / "run").task
-    task.model.eval()
-    first, second = task.next_batch(), task.next_batch()
-    task.loss(task.module, first)
-    carried = task.loss(task.module, second).nats
-    task.start_epoch()
-    assert task.loss(task.module, second).nats != carried
+    learner = make_trainer(lm_recipe(data), tmp_path / "run").learner
+    learner.model.eval()
+    first, second = learner.next_batch(), learner.next_batch()
+    learner.loss(learner.module, first)
+    carried = learner.loss(learner.module, second).nats
+    learner.start_epoch()
+    assert learner.loss(learner.module, second).nats != carried
 
 
 def test_the_carried_state_stays_finite(data, tmp_path):
-    task = make_trainer(lm_recipe(data), tmp_path / "run").task
-    task.loss(task.module, task.next_batch())
-    before = [h.clone() for h, _ in task.state]
-    bias = task.model.softmax_bias.detach().clone()
+    learner = make_trainer(lm_recipe(data), tmp_path / "run").learner
+    learner.loss(learner.module, learner.next_batch())
+    before = [h.clone() for h, _ in learner.state]
+    bias = learner.model.softmax_bias.detach().clone()
     with torch.no_grad():
-        task.model.softmax_bias.fill_(float("nan"))
-    task.loss(task.module, task.next_batch())
-    assert all(torch.equal(h, old) for (h, _), old in zip(task.state, before, strict=True))
+        learner.model.softmax_bias.fill_(float("nan"))
+    learner.loss(learner.module, learner.next_batch())
+    assert all(torch.equal(h, old) for (h, _), old in zip(learner.state, before, strict=True))
     with torch.no_grad():
-        task.model.softmax_bias.copy_(bias)
-    task.loss(task.module, task.next_batch())
-    assert not any(torch.equal(h, old) for (h, _), old in zip(task.state, before, strict=True))
+        learner.model.softmax_bias.copy_(bias)
+    learner.loss(learner.module, learner.next_batch())
+    assert not any(torch.equal(h, old) for (h, _), old in zip(learner.state, before, strict=True))
 
 
 def test_settings_of_the_recipe_reach_what_they_are_for(data, tmp_path):
     odd = {"activation_regularisation": 2.5, "temporal_regularisation": 1.5, "bptt": 7, "clip": 0.125, "epochs": 1}
     recipe = lm_recipe(data, optimizer={**NTASGD, "window": 3, "weight_decay": 3e-5}, **odd)
     trainer = make_trainer(recipe, tmp_path / "run")
-    assert (trainer.task.module.alpha, trainer.task.module.beta) == (2.5, 1.5)
+    assert (trainer.learner.module.alpha, trainer.learner.module.beta) == (2.5, 1.5)
     assert trainer.optimizer.param_groups[0]["weight_decay"] == 3e-5
     assert trainer.averaging.window == 3
     rates, norms, lengths = [], [], []
     trainer.observer.on_step = lambda progress, share, values: rates.append(values["learning_rate"])
-    clip, next_batch = trainer.accelerator.clip_grad_norm_, trainer.task.next_batch
+    clip, next_batch = trainer.accelerator.clip_grad_norm_, trainer.learner.next_batch
     trainer.accelerator.clip_grad_norm_ = lambda parameters, most: norms.append(most) or clip(parameters, most)
 
     def noting():
@@ -142,7 +142,7 @@ def test_settings_of_the_recipe_reach_what_they_are_for(data, tmp_path):
         lengths.extend([] if batch is None else [len(batch.tokens)])
         return batch
 
-    trainer.task.next_batch = noting
+    trainer.learner.next_batch = noting
     trainer.train()
     assert rates == pytest.approx([30.0 * length / 7 for length in lengths])
     assert set(norms) == {0.125}

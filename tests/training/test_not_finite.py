@@ -19,7 +19,7 @@ def recipe(request, data):
 
 def spoil(trainer, is_bad, *, where="gradient"):
     """Makes the gradient or the loss of some steps infinite; returns their batches, and the tokens of the others."""
-    batches, tokens, original = [], [], trainer.task.loss
+    batches, tokens, original = [], [], trainer.learner.loss
 
     def loss(module, batch):
         found = original(module, batch)
@@ -32,7 +32,7 @@ def spoil(trainer, is_bad, *, where="gradient"):
             return found._replace(total=found.total.detach() + (found.total - found.total.detach()) * factor)
         return found._replace(total=found.total * factor, nats=factor)
 
-    trainer.task.loss = loss
+    trainer.learner.loss = loss
     return batches, tokens
 
 
@@ -42,7 +42,7 @@ def poison(trainer, step, value=torch.nan):
     def after(progress):
         if progress.step == step:
             with torch.no_grad():
-                trainer.task.model.softmax_bias.fill_(value)
+                trainer.learner.model.softmax_bias.fill_(value)
 
     trainer.observer.after = after
 
@@ -135,10 +135,10 @@ def test_weights_that_are_not_finite_are_never_saved(data, tmp_path):
 def test_weights_that_are_not_finite_are_never_the_best(data, tmp_path):
     """Those of a word that the validation text lacks would not show there."""
     trainer = make_trainer(lm_recipe(data, epochs=1), tmp_path / "run")
-    validation = trainer.task.validate()
-    trainer.task.validate = lambda: validation
+    validation = trainer.learner.validate()
+    trainer.learner.validate = lambda: validation
     with torch.no_grad():
-        trainer.task.model.embedding.weight[0] = float("nan")
+        trainer.learner.model.embedding.weight[0] = float("nan")
     with pytest.raises(G2Error, match=r"embedding.weight is no longer finite after step 0"):
         trainer.train()
     assert not trainer.run.model_file.exists()
@@ -157,9 +157,9 @@ def test_a_validation_that_is_not_finite_ends_training(data, tmp_path):
     trainer = make_trainer(mt_recipe(data), tmp_path / "run")
 
     def after(progress):
-        if trainer.task.epoch_progress >= 1 and progress.epoch == 1:
+        if trainer.learner.epoch_progress >= 1 and progress.epoch == 1:
             with torch.no_grad():
-                trainer.task.model.softmax_bias.fill_(torch.nan)
+                trainer.learner.model.softmax_bias.fill_(torch.nan)
 
     trainer.observer.after = after
     with pytest.raises(G2Error, match="validation loss became nan after step .*; the last good state is .*step-0"):

@@ -123,7 +123,7 @@ def test_no_thread_of_gloo_outlives_python(done):
 
 TASKS = {"lm": ("noisy", lm_recipe, 12), "mt": ("noisy-mt", mt_recipe, 11)}
 DIES = (  # once: the second of two processes, at a step
-    "import os; from pathlib import Path; from g2lstm.cli import main; from g2lstm.training.observe import Silent\n"
+    "import os; from pathlib import Path; from g2lstm.cli import main; from g2lstm.training.progress import Silent\n"
     "def die(self, progress, share, values):\n"
     "    if progress.step == int(os.environ['DIES_AT']) and not Path(os.environ['GRAVE']).exists():\n"
     "        Path(os.environ['GRAVE']).touch()\n"

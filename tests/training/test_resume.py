@@ -117,8 +117,8 @@ def test_an_edit_while_it_trains_neither_ends_training_nor_goes_unnoticed(data, 
         stop_at(5)(progress)
 
     trainer = make_trainer(lm_recipe(data), tmp_path / "run", edit)
-    validate = trainer.task.validate
-    trainer.task.validate = lambda: (edit(trainer.progress), validate())[1]  # the first comes before the first save
+    validate = trainer.learner.validate
+    trainer.learner.validate = lambda: (edit(trainer.progress), validate())[1]  # the first comes before the first save
     with pytest.raises(Interrupted):
         trainer.train()
     file.write_text(file.read_text().replace("epochs = ", "epochs = 2"))
@@ -154,8 +154,8 @@ def test_a_lost_model_is_replaced_from_the_checkpoint(whole, copy, optimizer, si
     assert f"criterion is {second.progress.best}; the best was {first.progress.best}" in said
     with first.averaging.evaluation_weights():
         assert_same(second.run.load_weights(), weights(first))
-    second.task.model.load_state_dict(second.run.load_weights())
-    assert second.progress.best == pytest.approx(second.task.validate().loss, rel=1e-6)
+    second.learner.model.load_state_dict(second.run.load_weights())
+    assert second.progress.best == pytest.approx(second.learner.validate().loss, rel=1e-6)
 
 
 def disk_full(handle):

@@ -36,7 +36,7 @@ def data_of(learner):
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_the_batches_of_all_processes_are_the_pairs_once(data, size, options):
     recipe = mt_recipe(data, **options)
-    made = prepare(recipe, Accelerator(cpu=True)).learner
+    made = prepare(recipe, Accelerator(cpu=True))[0]
     tasks = [TranslationLearner(recipe, made.model, data_of(made), rank=rank, world_size=size) for rank in range(size)]
     read, tokens = [], 0
     while (batches := [task.next_batch() for task in tasks])[0] is not None:
@@ -52,7 +52,7 @@ def test_the_batches_of_all_processes_are_the_pairs_once(data, size, options):
 def test_an_epoch_ends_with_the_batches_it_began_with(tmp_path):
     """Batches by tokens depend on the number of processes, each of which needs a pair of every batch."""
     recipe = mt_recipe(write_text(tmp_path / "data", lines=61), batch_tokens=60)
-    made = prepare(recipe, Accelerator(cpu=True)).learner
+    made = prepare(recipe, Accelerator(cpu=True))[0]
 
     def task(rank, size):
         return TranslationLearner(recipe, made.model, data_of(made), rank=rank, world_size=size)

@@ -2,8 +2,10 @@
 
 import doctest
 import errno
+import math
 import shutil
 import threading
+from collections import Counter
 
 import pytest
 import torch
@@ -12,10 +14,11 @@ from accelerate import Accelerator
 import g2lstm
 from g2lstm import G2Error, load
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.tasks.recipes import parse_recipe
+from g2lstm.tasks.recipes import load_recipe, parse_recipe
+from g2lstm.text.registry import fetch
 from g2lstm.training.checkpoint import latest_checkpoint
 from g2lstm.training.environment import Interrupted
-from g2lstm.training.observe import Silent
+from g2lstm.training.progress import Silent
 from g2lstm.training.start import prepare, train_recipe
 from tests.training.toys import Recorder, stop_at
 
@@ -56,8 +59,8 @@ def test_finetuning_starts_from_the_weights_and_keeps_the_tokenizer(tables, tmp_
     train_recipe(parse_recipe(tables), tmp_path / "first")
     weights = RunDirectory(tmp_path / "first").load_weights()
     finetune = parse_recipe(tables, [f"train.finetune_from={tmp_path / 'first'}", "train.seed=7"])
-    prepared = prepare(finetune, Accelerator(cpu=True))
-    assert all(torch.equal(prepared.learner.model.state_dict()[name], value) for name, value in weights.items())
+    learner, _ = prepare(finetune, Accelerator(cpu=True))
+    assert all(torch.equal(learner.model.state_dict()[name], value) for name, value in weights.items())
     with pytest.raises(G2Error, match="data.lowercase = False, not True; its tokenizer cannot change"):
         prepare(
             parse_recipe(tables, [f"train.finetune_from={tmp_path / 'first'}", "data.lowercase=true"]),
@@ -208,3 +211,39 @@ def test_tables_data_and_observer(tables, tmp_path):
         g2lstm.train(tables, tmp_path / "run")
     again = g2lstm.train(tables, tmp_path / "run", ["model.hidden=5"], resume=True, data_dir=str(tmp_path))
     assert again.model.vocabulary_size == trained.model.vocabulary_size
+
+
+def test_the_frequencies_of_words_may_be_known_from_the_start(tables, tmp_path):
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"data/{split}.txt").write_text("the cat saw the dog\nthe dog ran\n" * 20)
+    plain, _ = prepare(parse_recipe(tables), Accelerator(cpu=True))
+    knowing, tokenizers = prepare(parse_recipe(tables, ["train.frequency_bias=true"]), Accelerator(cpu=True))
+    assert not plain.model.softmax_bias.any()
+    id_of = tokenizers["tokenizer.json"].id_of
+    bias = {word: knowing.model.softmax_bias[id_of(word)].item() for word in ("the", "dog", "cat")}
+    assert bias["the"] - bias["cat"] == pytest.approx(math.log(61 / 21))
+    assert bias["dog"] - bias["cat"] == pytest.approx(math.log(41 / 21))
+    others = [name for name, _ in plain.model.named_parameters() if name != "softmax_bias"]
+    same = dict(plain.model.named_parameters())
+    assert all(torch.equal(same[name], knowing.model.get_parameter(name)) for name in others)
+    assert knowing.validate().loss < plain.validate().loss
+
+
+DEEP = ["model.layers=8", "model.residual=true", "model.embedding=64", "model.hidden=64"]
+SHORT = ["train.minutes=", "train.epochs=1", "train.best_by=loss", "train.optimizer.lr=5e-3"]
+
+
+def entropy(path):
+    """Nats a token of a model that knows how often each occurs in this very text, and nothing else."""
+    counts = Counter(word for line in path.read_text().splitlines() for word in [*line.split(), "<eos>"])
+    return sum(-count * math.log(count / counts.total()) for count in counts.values()) / counts.total()
+
+
+@pytest.mark.slow
+def test_eight_layers_on_each_side_learn(tmp_path):
+    """Counts of words are learnt without any layer; what goes beyond them has come through the stacks."""
+    curve = Recorder()
+    train_recipe(load_recipe("embedded-mt", [*DEEP, *SHORT]), tmp_path / "run", curve)
+    before, after = (validation.loss for validation in curve.validations)
+    counts_alone = entropy(fetch("embedded-mt") / "valid.en")
+    assert after < 0.75 * counts_alone < counts_alone < before

@@ -11,7 +11,7 @@ from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.recipes import parse_recipe
 from g2lstm.training.environment import Interrupted
 from g2lstm.training.loop import Trainer
-from g2lstm.training.observe import Observer
+from g2lstm.training.progress import Observer
 from g2lstm.training.start import prepare
 
 ADAMW = {"name": "adamw", "lr": 0.01}
@@ -80,11 +80,11 @@ class Recorder(Observer):
 def make_trainer(recipe, out, after=lambda progress: None):
     """A trainer into a new or an existing run directory; its observer is a `Recorder`."""
     accelerator = Accelerator(cpu=True)
-    task, tokenizers = prepare(recipe, accelerator)
+    learner, tokenizers = prepare(recipe, accelerator)
     run = RunDirectory(out)
     if not run.recipe_file.exists():
         run = RunDirectory.create(out, recipe, tokenizers)
-    return Trainer(task, recipe.train, run, accelerator, Recorder(after))
+    return Trainer(learner, recipe.train, run, accelerator, Recorder(after))
 
 
 def resumed(recipe, out):
@@ -111,7 +111,7 @@ def interrupted(recipe, out, step):
 
 def weights(trainer):
     """A copy of the weights."""
-    return {name: value.clone() for name, value in trainer.task.model.state_dict().items()}
+    return {name: value.clone() for name, value in trainer.learner.model.state_dict().items()}
 
 
 def assert_same(found, expected):

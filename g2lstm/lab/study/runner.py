@@ -17,8 +17,7 @@ from g2lstm.runs.trained import load, score
 from g2lstm.tasks.recipes import Recipe
 from g2lstm.tasks.task import Validation
 from g2lstm.tasks.trained import Progress, Scoring
-from g2lstm.training.observe import Observer
-from g2lstm.training.progress import TrainingProgress
+from g2lstm.training.progress import Observer, TrainingProgress
 from g2lstm.training.start import train_recipe
 
 TRAINING = "training"

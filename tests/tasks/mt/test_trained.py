@@ -159,7 +159,7 @@ def test_a_very_long_line_is_validated_and_scored(made, tmp_path):
     (tmp_path / "valid.de").write_text("ein " * 1200 + "\n")
     (tmp_path / "valid.en").write_text("a house and a tree\n")
     assert score(model, Scoring("valid"))["sentences"] == 1
-    assert prepare(model.recipe, Accelerator(cpu=True)).learner.validate().scores["bleu"] == 0
+    assert prepare(model.recipe, Accelerator(cpu=True))[0].validate().scores["bleu"] == 0
 
 
 def test_case_matters_unless_the_recipe_says_otherwise(made, monkeypatch):

@@ -77,8 +77,8 @@ def test_resumed_training_is_uninterrupted_training(data, tmp_path, optimizer, c
     torch.manual_seed(999)  # what a new process would have
     second = make_trainer(data, tmp_path / "cut", Recorder(), optimizer)
     assert second.train(resume=True).step == whole.progress.step
-    for name, value in whole.task.model.state_dict().items():
-        assert torch.equal(second.task.model.state_dict()[name], value), name
+    for name, value in whole.learner.model.state_dict().items():
+        assert torch.equal(second.learner.model.state_dict()[name], value), name
     best, expected = second.run.load_weights(), whole.run.load_weights()
     assert all(torch.equal(best[name], value) for name, value in expected.items())
 
