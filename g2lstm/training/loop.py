@@ -49,7 +49,6 @@ class Trainer:
         self.progress = TrainingProgress(epochs=None if settings.minutes else settings.epochs)
         optimizer, self.averaging = build_optimizer(settings.optimizer, list(learner.model.parameters()))
         self.module, self.optimizer = accelerator.prepare(learner.module, optimizer)
-        self.state = TrainingState(learner, self.optimizer, self.averaging, accelerator)
         self._metrics: Observer = Silent()
         self._signals = Signals(
             lambda: observer.on_message("stopping after saving the state; press Ctrl-C again to stop at once")
@@ -235,6 +234,11 @@ class Trainer:
         return interrupted > 0, due > 0
 
     # ------------------------------------------------------------------------------------------------ state
+
+    @property
+    def state(self) -> TrainingState:
+        """What a checkpoint holds, besides the progress."""
+        return TrainingState(self.learner, self.optimizer, self.averaging, self.accelerator)
 
     def _save(self) -> str:
         self._saved_at = time.monotonic()

@@ -39,6 +39,9 @@ def init_method() -> str:
 
 
 def _meet(_url: str, *, timeout: timedelta) -> Iterator[tuple[Store, int, int]]:
+    # Imported after the group exists, as DDP would, it holds the group in default arguments, and `_leave` can't end it.
+    import torch.distributed.nn.functional  # noqa: F401
+
     store, rank, size = next(rendezvous("env://", timeout=timeout))
     yield PrefixStore(agree(store, rank, size, timeout), store), rank, size
 
