@@ -30,9 +30,6 @@ _COUNTED_AT_ONCE = 1 << 20  # tokens
 class MappedArray:
     """An array in an .npy file that is mapped into memory, not read.
 
-    Args:
-        path: the file.
-
     Attributes:
         values: the array. Rows that were accessed count as this process's memory until `release`, and so do many around
             them, because systems map large pieces of a file at once. So use `read` to copy scattered rows.
@@ -71,12 +68,9 @@ class MappedArray:
 
 
 class TokenStream:
-    """The tokens of one split, in a file of which only the requested parts are read.
+    """The tokens of one split, in a file of which only the requested parts are read; made by `prepare_stream`.
 
-    Args:
-        path: a file of tokens, made by `prepare_stream`.
-        index: the start and the length of each line, likewise.
-        text_sha256: of the text, for a result's signature.
+    The file `index` has the start and the length of each line; `text_sha256` is for a result's signature.
     """
 
     def __init__(self, path: Path, index: Path, text_sha256: str) -> None:
@@ -115,11 +109,7 @@ class TokenStream:
     def columns(
         self, numbers: npt.NDArray[np.integer], fill: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Copies of some lines, side by side.
-
-        Args:
-            numbers: (B,), which lines.
-            fill: the token after the end of each.
+        """Copies of some lines, whose numbers are (B,), side by side, with `fill` after the end of each.
 
         Returns:
             tokens: (T + 1, B), where T is the length of the longest line.
@@ -159,7 +149,7 @@ def prepare_tokenizer(
         is_tokenized: see `train_bpe_tokenizer`; word tokenizers ignore it.
         prefix_space: likewise.
         cache: folder for prepared files; by default the user's cache.
-        workers: how many processes count the words of a large text; by default one per core.
+        workers: how many processes prepare a large text; by default one per core.
     """
     if kind not in ("word", "bpe"):
         raise G2Error(f"the tokenizer must be 'word' or 'bpe', got {kind!r}")
@@ -206,13 +196,8 @@ def prepare_stream(
     """The tokens of a text, with `<eos>` after each line; encoded on the first call and kept.
 
     Memory does not grow with the text. A large one is encoded in parts; after an interruption, the next call continues
-    with the remaining parts. Two processes may prepare the same text at once.
-
-    Args:
-        text: a UTF-8 file.
-        tokenizer: encodes it.
-        cache: folder for prepared files; by default the user's cache.
-        workers: how many processes encode a large text; by default one per core.
+    with the remaining parts. Two processes may prepare the same text at once. `cache` and `workers` are those of
+    `prepare_tokenizer`.
     """
     sha256 = sha256_of(text)
     made_of = {"text": sha256, "tokenizer": tokenizer.fingerprint}

@@ -13,10 +13,11 @@ _NAME = re.compile(r"[^\W\d][\w.]*(?:\(\))?")
 _TOKEN = re.compile(r"<code>|e\.g\.|i\.e\.|\d+(?:\.\d+)*|[^\W\d]\w*(?:[.'-]\w+)*|[.,;:?!()]")
 
 
-def embedded_sentences() -> dict[str, list[str]]:
-    """The sentences of each split: lower-case words and punctuation, separated by spaces.
+def embedded_files() -> dict[str, str]:
+    """The embedded `train.txt`, `valid.txt` and `test.txt`: a sentence per line, of lower-case words and punctuation.
 
-    Numbers become `N`, as in Penn Treebank; `name()` becomes `name`; other quoted code becomes `<code>`.
+    Spaces separate them. Numbers become `N`, as in Penn Treebank; `name()` becomes `name`; other quoted code becomes
+    `<code>`.
 
     The text depends on the version of Python, and so does every score on it. In each ten blocks of paragraphs the ninth
     is for validation and the tenth for testing. A paragraph that the documentation repeats occurs once.
@@ -25,12 +26,7 @@ def embedded_sentences() -> dict[str, list[str]]:
     for index, paragraph in enumerate(_paragraphs()):
         split = {8: "valid", 9: "test"}.get(index // BLOCK % 10, "train")
         sentences[split].extend(_sentences(paragraph))
-    return sentences
-
-
-def embedded_files() -> dict[str, str]:
-    """The embedded `train.txt`, `valid.txt` and `test.txt`, and what they hold."""
-    return {f"{split}.txt": "\n".join(lines) + "\n" for split, lines in embedded_sentences().items()}
+    return {f"{split}.txt": "\n".join(lines) + "\n" for split, lines in sentences.items()}
 
 
 def _paragraphs() -> Iterator[str]:

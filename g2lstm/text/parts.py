@@ -96,9 +96,7 @@ def alone(folder: Path) -> Iterator[None]:
 def make_parts(parts: Sequence[Part], workers: int | None = None) -> None:
     """Makes the parts that are missing or damaged; the log reports each.
 
-    Args:
-        parts: of one text or several.
-        workers: how many processes work side by side; by default one per core. With 1, this process does the work.
+    As many processes as `workers` make them, by default one per core. With 1, this process does the work.
     """
     missing = [part for part in parts if not part.is_made()]
     made = _make(missing, min(workers or _cores(), len(missing)))

@@ -147,11 +147,7 @@ def train_word_tokenizer(
 ) -> Tokenizer:
     """A tokenizer whose tokens are the words between white space, most frequent first.
 
-    Args:
-        lines: the training text.
-        vocabulary: the maximum number of tokens, including `<unk>` and `<eos>`; None for no limit.
-        min_frequency: words rarer than this become `<unk>`.
-        lowercase: convert the text to lower case first.
+    The vocabulary, if limited, includes `<unk>` and `<eos>`. Words rarer than `min_frequency` become `<unk>`.
     """
     counts = count_words(lines, lowercase=lowercase).items()
     return word_tokenizer(counts, vocabulary=vocabulary, min_frequency=min_frequency, lowercase=lowercase)

@@ -58,11 +58,9 @@ def write_state(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def load_checkpoint(path: Path, limit: int | None = None) -> dict[str, Any]:
-    """Reads one checkpoint, or raises if it is damaged.
+    """Reads the checkpoint with this JSON, or raises if it is damaged.
 
-    Args:
-        path: of the JSON.
-        limit: the most bytes its tensors may take; by default the size of the machine's memory.
+    Its tensors may take `limit` bytes; by default, and at most, as many as the machine has memory.
     """
     memory = psutil.virtual_memory().total
     try:
@@ -91,12 +89,7 @@ def load_checkpoint(path: Path, limit: int | None = None) -> dict[str, Any]:
 def latest_checkpoint(folder: Path, limit: int | None = None) -> tuple[dict[str, Any] | None, list[str]]:
     """The newest whole checkpoint, or None if there are no checkpoints; and what is wrong with any newer ones.
 
-    Args:
-        folder: where they are.
-        limit: as for `load_checkpoint`.
-
-    Raises:
-        G2Error: there are checkpoints, but none can be read; or the newest has another version.
+    It is an error if there are checkpoints but none can be read, or if the newest has another version.
     """
     problems: list[str] = []
     for path in sorted(folder.glob("step-*.json"), reverse=True):

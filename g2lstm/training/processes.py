@@ -57,12 +57,6 @@ def agree(store: Store, rank: int, size: int, timeout: timedelta) -> str:
 
     The first process invents the name, and answers a word from each of the others. They call it by whichever name is in
     the store until their word, which is new, is answered: dead processes don't answer.
-
-    Args:
-        store: shared by all processes.
-        rank: of this process.
-        size: the number of processes.
-        timeout: how long to wait for the others.
     """
     if rank == 0:
         name = uuid4().hex
@@ -111,13 +105,7 @@ def gathered(accelerator: Accelerator, state: dict[str, Any]) -> list[dict[str, 
 
 
 def noise_seed(seed: int, rank: int, step: int = 0) -> int:
-    """The seed of a process's own noise and dropout; the streams of any two processes are independent.
-
-    Args:
-        seed: from the recipe.
-        rank: of the process.
-        step: where the stream begins.
-    """
+    """The seed of a process's own noise and dropout from `step` on; any two streams are independent."""
     return int(np.random.SeedSequence((seed, rank, step)).generate_state(1, np.uint64)[0])
 
 

@@ -45,12 +45,7 @@ class TrainingState:
     def put_back(self, state: Mapping[str, Any], *, seed: int, step: int) -> bool:
         """Continues from a state, and says whether noise and dropout continue too.
 
-        With a different number of processes they don't: each process begins a new stream.
-
-        Args:
-            state: from `take`.
-            seed: from the recipe.
-            step: where the state was taken.
+        With a different number of processes they don't: each process begins a new stream, at `step`.
         """
         self.learner.model.load_state_dict(state["model"])
         load_optimizer_state(self.optimizer, state["optimizer"])
@@ -75,14 +70,8 @@ def max_checkpoint_bytes(model: nn.Module) -> int:
 
 
 def check_unchanged(state: Mapping[str, Any], run: RunDirectory, facts: Mapping[str, str]) -> None:
-    """Raises if the data or the recipe has changed since the state was saved.
-
-    Args:
-        state: from a checkpoint; older versions did not save all facts.
-        run: with the present recipe.
-        facts: about the present data.
-    """
-    before = state.get("facts", {})
+    """Raises if the data or the recipe has changed since the state was saved."""
+    before = state.get("facts", {})  # older versions did not save all of them
     if changed := [name for name, value in facts.items() if before.get(name, value) != value]:
         raise G2Error(
             f"the data of {run.path} has changed since its last checkpoint ({', '.join(changed)}); restore the old "

@@ -3,11 +3,11 @@ import sys
 import pytest
 
 from g2lstm.errors import G2Error
-from g2lstm.text.embedded import embedded_files, embedded_sentences
+from g2lstm.text.embedded import embedded_files
 
 
 def test_there_is_prose_in_every_split() -> None:
-    sentences = embedded_sentences()
+    sentences = {name.removesuffix(".txt"): text.splitlines() for name, text in embedded_files().items()}
     sizes = {split: sum(len(line.split()) + 1 for line in lines) for split, lines in sentences.items()}
     assert sizes["train"] > 30_000
     assert min(sizes["valid"], sizes["test"]) > 2_500
@@ -18,7 +18,7 @@ def test_there_is_prose_in_every_split() -> None:
 
 
 def test_splits_do_not_share_text() -> None:
-    sentences = embedded_sentences()
+    sentences = {name.removesuffix(".txt"): text.splitlines() for name, text in embedded_files().items()}
     long = {split: {line for line in lines if len(line.split()) > 20} for split, lines in sentences.items()}
     assert len(long["train"] & long["test"]) <= 0.02 * len(long["test"])
     assert len(long["train"] & long["valid"]) <= 0.02 * len(long["valid"])
@@ -29,22 +29,15 @@ def test_paragraphs_become_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     The "with" statement (see "open()") is built-\n    in since Python 3.5.  It’s a name, e.g. "x + 1" is not.\n
     >>> the code is not prose at all here\n\n    f(x)\n"""
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", type("module", (), {"topics": {"b": text, "a": text}}))
-    assert embedded_sentences() == {
-        "train": [
-            "the with statement ( see open ) is built-in since python N .",
-            "it's a name , e.g. <code> is not .",
-        ],
-        "valid": [],
-        "test": [],
+    assert embedded_files() == {
+        "train.txt": "the with statement ( see open ) is built-in since python N .\n"
+        "it's a name , e.g. <code> is not .\n",
+        "valid.txt": "\n",
+        "test.txt": "\n",
     }
-
-
-def test_the_files_hold_the_sentences() -> None:
-    files, sentences = embedded_files(), embedded_sentences()
-    assert {name.removesuffix(".txt"): text.splitlines() for name, text in files.items()} == sentences
 
 
 def test_a_python_without_its_documentation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(G2Error, match=r"the embedded text is Python's own documentation .* which this Python lacks"):
-        embedded_sentences()
+        embedded_files()
