@@ -1,6 +1,6 @@
 """Time and memory of preparing synthetic texts of any size, and of training on them.
 
-python benchmarks/data.py [--tokens 100M]… [--pairs 4.5M]… [--steps N] [--workers N] [--json]
+python benchmarks/data.py [--tokens 100M]… [--pairs 4.5M]… [--steps N] [--json]
 """
 
 import argparse
@@ -9,14 +9,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any, NamedTuple
 
 import numpy as np
-import psutil
 import torch
 
 from g2lstm.cli.bench import print_reports
@@ -38,7 +35,6 @@ FIELDS = (
     Field("prepare_seconds", "prepare s", ".0f"),
     Field("prepare_tokens_per_second", "tokens/s", ",.0f"),
     Field("prepare_megabytes", "peak MB", ".0f"),  # how much the process grew
-    Field("workers_megabytes", "workers' peak MB", ".0f"),  # all other processes together
     Field("train_steps"),
     Field("train_tokens_per_second", "train tokens/s", ",.0f"),
     Field("train_megabytes", "peak MB", ".0f"),
@@ -51,7 +47,7 @@ _WORDS_KEPT, _SUBWORDS = 5000, 8000
 _WARM_UP = "warm-up"
 
 
-def measure(task: str, size: int, steps: int, workers: int | None) -> Row:
+def measure(task: str, size: int, steps: int) -> Row:
     """Writes a text, prepares it, and trains a small model on windows or batches spread over all of it.
 
     Preparing and training each run in a process of their own, which first does the same with a tiny text.
@@ -60,7 +56,6 @@ def measure(task: str, size: int, steps: int, workers: int | None) -> Row:
         task: "lm" for a text with a vocabulary of words, "mt" for pairs with byte-pair encoding.
         size: the number of tokens or pairs.
         steps: the number of training updates.
-        workers: the number of processes that prepare the text; None for one per core.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -73,8 +68,7 @@ def measure(task: str, size: int, steps: int, workers: int | None) -> Row:
         bytes_of_text = sum((folder / f"train.{side}").stat().st_size for side in sides)
         found: list[tuple[dict[str, float], float]] = []
         for stage in (_prepare, _train):
-            arguments = (folder, task, steps, workers)
-            peak = peak_memory(_run, (stage, _WARM_UP, folder, task, 2, 1), (stage, "train", *arguments))
+            peak = peak_memory(_run, (stage, _WARM_UP, folder, task, 2), (stage, "train", folder, task, steps))
             found.append((json.loads((folder / "found.json").read_text()), peak))
         (prepared, prepare_peak), (trained, train_peak) = found
     return {
@@ -85,7 +79,6 @@ def measure(task: str, size: int, steps: int, workers: int | None) -> Row:
         "prepare_seconds": prepared["seconds"],
         "prepare_tokens_per_second": prepared["tokens"] / prepared["seconds"],
         "prepare_megabytes": prepare_peak,
-        "workers_megabytes": prepared["workers"],
         "train_steps": steps,
         "train_tokens_per_second": trained["tokens"] / trained["seconds"],
         "train_megabytes": train_peak,
@@ -131,68 +124,35 @@ def _check_room(folder: Path, words: int) -> None:
         )
 
 
-def _run(
-    stage: Callable[..., dict[str, float]], text: str, folder: Path, task: str, steps: int, workers: int | None
-) -> None:
+def _run(stage: Callable[..., dict[str, float]], text: str, folder: Path, task: str, steps: int) -> None:
     """Runs one stage and writes what it found to a file."""
-    (folder / "found.json").write_text(json.dumps(stage(text, folder, task, steps, workers)))
+    (folder / "found.json").write_text(json.dumps(stage(text, folder, task, steps)))
 
 
-def _prepare(text: str, folder: Path, task: str, steps: int, workers: int | None) -> dict[str, float]:
-    with _WorkersMemory() as watch:
-        start = time.perf_counter()
-        _, streams = _KINDS[task].prepare(text, folder, workers)
-        seconds = time.perf_counter() - start
-    return {"tokens": sum(map(len, streams)), "seconds": seconds, "workers": watch.peak / 2**20}
+def _prepare(text: str, folder: Path, task: str, steps: int) -> dict[str, float]:
+    start = time.perf_counter()
+    _, streams = _KINDS[task].prepare(text, folder)
+    return {"tokens": sum(map(len, streams)), "seconds": time.perf_counter() - start}
 
 
-class _WorkersMemory:
-    """Samples the memory of the processes that this one starts; `peak` is the most bytes they held together."""
-
-    def __init__(self) -> None:
-        self.peak = 0
-        self._process = psutil.Process()
-        self._others = self._process.children(recursive=True)  # processes that are there for another reason
-        self._is_over = Event()
-        self._thread = Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> "_WorkersMemory":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while True:
-            held = 0
-            for worker in self._process.children(recursive=True):
-                with suppress(psutil.Error):  # it has ended
-                    held += 0 if worker in self._others else worker.memory_info().rss
-            self.peak = max(self.peak, held)
-            if self._is_over.wait(0.1):
-                return
-
-
-def _prepare_text(text: str, folder: Path, workers: int | None) -> tuple[Any, Any]:
+def _prepare_text(text: str, folder: Path) -> tuple[Any, Any]:
     """The tokenizer and the tokens of a text."""
-    where: dict[str, Any] = {"cache": folder / "cache", "workers": workers}
-    tokenizer = prepare_tokenizer(folder / f"{text}.txt", vocabulary=_WORDS_KEPT, **where)
-    return (tokenizer,), (prepare_stream(folder / f"{text}.txt", tokenizer, **where),)
+    cache = folder / "cache"
+    tokenizer = prepare_tokenizer(folder / f"{text}.txt", vocabulary=_WORDS_KEPT, cache=cache)
+    return (tokenizer,), (prepare_stream(folder / f"{text}.txt", tokenizer, cache=cache),)
 
 
-def _prepare_pairs(text: str, folder: Path, workers: int | None) -> tuple[Any, Any]:
+def _prepare_pairs(text: str, folder: Path) -> tuple[Any, Any]:
     """The tokenizers and the tokens of both sides of a text."""
-    where: dict[str, Any] = {"cache": folder / "cache", "workers": workers}
+    cache = folder / "cache"
     files = PairFiles(folder / f"{text}.de", folder / f"{text}.en")
-    tokenizers = prepare_tokenizers(files, vocabulary=_SUBWORDS, is_tokenized=True, **where)
-    pairs = prepare_pairs(files, *tokenizers, **where)
+    tokenizers = prepare_tokenizers(files, vocabulary=_SUBWORDS, is_tokenized=True, cache=cache)
+    pairs = prepare_pairs(files, *tokenizers, cache=cache)
     return tokenizers, (pairs.source, pairs.target)
 
 
-def _train(text: str, folder: Path, task: str, steps: int, workers: int | None) -> dict[str, float]:
-    training, go_to = _KINDS[task].learner(text, folder, workers)
+def _train(text: str, folder: Path, task: str, steps: int) -> dict[str, float]:
+    training, go_to = _KINDS[task].learner(text, folder)
     optimizer = torch.optim.SGD(training.model.parameters(), lr=0.1)
     tokens, start = 0, time.perf_counter()
     for step in range(steps):
@@ -205,9 +165,9 @@ def _train(text: str, folder: Path, task: str, steps: int, workers: int | None) 
     return {"tokens": tokens, "seconds": time.perf_counter() - start}
 
 
-def _language_learner(text: str, folder: Path, workers: int | None) -> tuple[Any, Callable[[float], None]]:
+def _language_learner(text: str, folder: Path) -> tuple[Any, Callable[[float], None]]:
     """A small language model's learner, and a function that moves it to a place in the text, from 0 to 1."""
-    (tokenizer,), (stream,) = _prepare_text(text, folder, workers)
+    (tokenizer,), (stream,) = _prepare_text(text, folder)
     train = {"epochs": 1, "batch_size": 8, "bptt": 35}
     recipe = LmRecipe.model_validate({"task": "lm", "data": {"path": "."}, "model": _MODEL, "train": train})
     task = LanguageModelLearner(recipe, LM.build(recipe, len(tokenizer)), TrainingData((tokenizer,), stream, stream))
@@ -218,9 +178,9 @@ def _language_learner(text: str, folder: Path, workers: int | None) -> tuple[Any
     return task, go_to
 
 
-def _translation_learner(text: str, folder: Path, workers: int | None) -> tuple[Any, Callable[[float], None]]:
+def _translation_learner(text: str, folder: Path) -> tuple[Any, Callable[[float], None]]:
     """A small translation model's learner, and a function that moves it to a place in the epoch, from 0 to 1."""
-    tokenizers, streams = _prepare_pairs(text, folder, workers)
+    tokenizers, streams = _prepare_pairs(text, folder)
     data = {"path": ".", "source": "de", "target": "en"}
     train = {"epochs": 1, "batch_size": 16}
     recipe = MtRecipe.model_validate({"task": "mt", "data": data, "model": _MODEL, "train": train})
@@ -240,8 +200,8 @@ class _Kind(NamedTuple):
     words: int  # per line, on average
     sides: tuple[str, ...]  # file endings
     size_of_line: int  # tokens with <eos>, or one pair
-    prepare: Callable[[str, Path, int | None], tuple[Any, Any]]
-    learner: Callable[[str, Path, int | None], tuple[Any, Callable[[float], None]]]
+    prepare: Callable[[str, Path], tuple[Any, Any]]
+    learner: Callable[[str, Path], tuple[Any, Callable[[float], None]]]
 
 
 _KINDS = {
@@ -267,11 +227,10 @@ def main() -> None:
     parser.add_argument("--tokens", type=_size, action="append", default=[], help="size of a text; repeatable")
     parser.add_argument("--pairs", type=_size, action="append", default=[], help="number of pairs; repeatable")
     parser.add_argument("--steps", type=int, default=300, help="training updates, spread over the whole text")
-    parser.add_argument("--workers", type=int, help="processes that prepare the text; one per core by default")
     parser.add_argument("--json", action="store_true", help="for scripts")
     given = parser.parse_args()
     sizes = [("lm", size) for size in given.tokens] + [("mt", size) for size in given.pairs]
-    rows = [measure(*one, given.steps, given.workers) for one in sizes or [("lm", 40_000), ("lm", 4_000_000)]]
+    rows = [measure(*one, given.steps) for one in sizes or [("lm", 40_000), ("lm", 4_000_000)]]
     title = f"preparing, and {given.steps} updates; memory is what a process grows by"
     print_reports(given.json, Report(title, FIELDS, rows))
 

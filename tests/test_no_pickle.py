@@ -71,13 +71,3 @@ def test_the_hook_would_hear_of_a_pickle(no_pickle):
 
     with pytest.raises(PickleError):
         _pickle.loads(content)
-
-
-def test_numpy_refuses_a_pickle_in_a_prepared_file(tmp_path, no_pickle):
-    from g2lstm.text.corpus import MappedArray
-
-    path = tmp_path / "tokens.npy"
-    with path.open("wb") as file:
-        np.lib.format.write_array(file, np.array([Path("x")], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match="OBJECT|object"):
-        MappedArray(path)

@@ -63,7 +63,7 @@ def drawn(progress: Progress) -> Iterator[None]:
 
 
 class _PreparingBar(logging.Handler):
-    """Turns each log record into a step of a bar or, where none can be drawn, into a line."""
+    """Turns log records into steps of a bar or, where none can be drawn, into lines; a warning is always a line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,6 +71,9 @@ class _PreparingBar(logging.Handler):
         self._show: Callable[[str, int, int], None] | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno > logging.INFO:
+            tell(record.getMessage())
+            return
         assert isinstance(record.args, tuple)
         what, done, total = (str(argument) for argument in record.args)
         if self._show is None:

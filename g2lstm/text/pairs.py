@@ -59,12 +59,12 @@ def prepare_tokenizers(
 
 
 def prepare_pairs(
-    files: PairFiles, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, **where: Any
+    files: PairFiles, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, *, cache: Path | None = None
 ) -> PairCorpus:
-    """The tokens of two files with the same number of lines; see `prepare_stream`, also for `where`."""
+    """The tokens of two files with the same number of lines; see `prepare_stream`."""
     _check_sides(files)
-    source = prepare_stream(files.source, source_tokenizer, **where)
-    return PairCorpus(source, prepare_stream(files.target, target_tokenizer, **where), files)
+    source = prepare_stream(files.source, source_tokenizer, cache=cache)
+    return PairCorpus(source, prepare_stream(files.target, target_tokenizer, cache=cache), files)
 
 
 def read_pairs(files: PairFiles) -> tuple[list[str], list[str]]:
@@ -84,10 +84,10 @@ def _check_sides(files: PairFiles) -> None:
 
 
 def _whole_lines(path: Path) -> list[str]:
-    lines, pieces = [], []
+    lines, begun = [], ""
     for piece in read_pieces(path):
-        pieces.append(piece.text)
+        begun += piece.text
         if piece.ends_line:
-            lines.append("".join(pieces))
-            pieces = []
+            lines.append(begun)
+            begun = ""
     return lines

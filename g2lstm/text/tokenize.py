@@ -149,15 +149,8 @@ def train_word_tokenizer(
 
     The vocabulary, if limited, includes `<unk>` and `<eos>`. Words rarer than `min_frequency` become `<unk>`.
     """
-    counts = count_words(lines, lowercase=lowercase).items()
-    return word_tokenizer(counts, vocabulary=vocabulary, min_frequency=min_frequency, lowercase=lowercase)
-
-
-def word_tokenizer(
-    counts: Iterable[tuple[str, int]], *, vocabulary: int | None, min_frequency: int, lowercase: bool
-) -> Tokenizer:
-    """Like `train_word_tokenizer`, from words that have been counted."""
-    ranked = ((-count, word) for word, count in counts if count >= min_frequency and word not in SPECIALS)
+    counts = count_words(lines, lowercase=lowercase)
+    ranked = ((-count, word) for word, count in counts.items() if count >= min_frequency and word not in SPECIALS)
     first = sorted(ranked) if vocabulary is None else nsmallest(vocabulary - len(SPECIALS), ranked)
     ids = {token: index for index, token in enumerate((*SPECIALS, *(word for _, word in first)))}
     return Tokenizer(_new_backend(models.WordLevel(ids, unk_token=UNK), lowercase=lowercase))

@@ -10,7 +10,7 @@ import pytest
 from g2lstm import G2Error
 from g2lstm.__main__ import main as load_and_run
 from g2lstm.lab.bench import layer
-from g2lstm.text import parts
+from g2lstm.text import lines
 from tests.cli.command import run
 
 
@@ -60,13 +60,19 @@ def test_an_interrupt_while_modules_load_says_nothing(monkeypatch, capfd):
 def test_the_preparation_of_a_large_text_is_shown(tmp_path, monkeypatch):
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.txt").write_text("a b c d\n" * 300)
-    monkeypatch.setattr(parts, "PART_BYTES", 800)
+    monkeypatch.setattr(lines, "REPORT_BYTES", 1600)
     monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
     toy = ["data.path=" + str(tmp_path), "model.hidden=4", "model.embedding=4", "train.epochs=1", "train.minutes="]
     sets = [word for setting in toy for word in ("--set", setting)]
     done = run("train", "embedded", *sets, "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
-    assert f"preparing {tmp_path / 'train.txt'}: 3 of 3 parts are done" in done.stderr
+    assert f"reading {tmp_path / 'train.txt'}: 1 of 2 KB are done" in done.stderr
+    assert f"reading {tmp_path / 'train.txt'}: 2 of 2 KB are done" in done.stderr
+    for prepared in (tmp_path / "cache").rglob("*.tokens"):
+        prepared.write_bytes(b"damaged")
+    done = run("eval", tmp_path / "run", "--split", "valid")
+    assert done.returncode == 0, done.stderr
+    assert "does not match its checksum; it is made again" in done.stderr
 
 
 def test_info_says_why_the_kernel_is_not_here(monkeypatch):

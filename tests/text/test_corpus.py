@@ -1,14 +1,18 @@
 import re
+import tracemalloc
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from g2lstm.errors import G2Error
-from g2lstm.text import corpus, parts
+from g2lstm.text import corpus
 from g2lstm.text.corpus import TokenStream, prepare_stream, prepare_tokenizer
 from g2lstm.text.lines import read_pieces
 from g2lstm.text.registry import fetch
@@ -26,7 +30,7 @@ def all_of(stream: TokenStream) -> list[int]:
     return stream.read(0, len(stream)).tolist()
 
 
-def test_each_line_ends_with_eos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_line_ends_with_eos(tmp_path: Path) -> None:
     text = write(tmp_path / "text", "b a b\n\nc b")
     tokenizer = prepare_tokenizer(text)
     stream = prepare_stream(text, tokenizer)
@@ -35,9 +39,6 @@ def test_each_line_ends_with_eos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert stream.read(1, 3).tolist() == [tokenizer.id_of("a"), tokenizer.id_of("b"), tokenizer.eos_id]
     assert stream.read(6, 9).tolist() == [tokenizer.id_of("b"), tokenizer.eos_id]
     assert stream.read(0, 2).dtype == np.int64
-    whole = all_of(stream)
-    monkeypatch.setattr(corpus, "_READ_BYTES", 3)  # bytes, of tokens that have two
-    assert all_of(stream) == whole
 
 
 def test_tokens_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,8 +61,8 @@ def test_lines_are_found_again(tmp_path_factory: pytest.TempPathFactory, lines: 
     text = write(folder / "text", "\n".join(" ".join(line) for line in lines) + "\n")
     tokenizer = train_word_tokenizer(["x a b c d"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "_ENCODE_LINES", at_once)
-        patch.setattr(parts, "read_pieces", partial(read_pieces, limit=16))  # long lines come in parts
+        patch.setattr(corpus, "_BATCH_CHARACTERS", at_once)
+        patch.setattr(corpus, "read_pieces", partial(read_pieces, limit=16))  # long lines come in parts
         stream = prepare_stream(text, tokenizer, cache=folder)
         expected = [[tokenizer.id_of(word) for word in line] for line in lines]
         assert all_of(stream) == [token for line in expected for token in [*line, tokenizer.eos_id]]
@@ -102,7 +103,7 @@ def test_a_long_line_is_encoded_as_one(tmp_path: Path, monkeypatch: pytest.Monke
     line = " ".join(f"word{k * k % 31}" for k in range(500))
     text = write(tmp_path / "text", line + "\n")
     tokenizer = prepare_tokenizer(text, kind, vocabulary=300)
-    monkeypatch.setattr(parts, "read_pieces", partial(read_pieces, limit=64))
+    monkeypatch.setattr(corpus, "read_pieces", partial(read_pieces, limit=64))
     assert all_of(prepare_stream(text, tokenizer)) == [*tokenizer.encode(line), tokenizer.eos_id]
 
 
@@ -113,7 +114,7 @@ def test_prepared_once_for_the_same_text_and_tokenizer(
     stream = prepare_stream(text, prepare_tokenizer(text))
     assert stream.path.parent == cache / "prepared"
     with monkeypatch.context() as patch:
-        patch.setattr(corpus, "write_tokens", None)
+        patch.setattr(corpus, "_write_tokens", None)
         patch.setattr(corpus, "train_word_tokenizer", None)
         again = prepare_stream(write(tmp_path / "copy", "a b\n"), prepare_tokenizer(tmp_path / "copy"))
     assert (again.path, again.text_sha256) == (stream.path, stream.text_sha256)
@@ -122,25 +123,53 @@ def test_prepared_once_for_the_same_text_and_tokenizer(
     assert prepare_tokenizer(text, lowercase=True).fingerprint != prepare_tokenizer(text).fingerprint
 
 
-def test_damaged_files_in_the_cache_are_made_again(tmp_path: Path, cache: Path) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-10],
+        lambda content: b"",
+        lambda content: b"x" * len(content),
+        lambda content: content[:-3] + bytes([content[-3] ^ 1]) + content[-2:],
+    ],
+)
+def test_damaged_files_in_the_cache_are_made_again(
+    tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[bytes], bytes]
+) -> None:
     text = write(tmp_path / "text", "a b c d\ne\n" * 10)
-    stream = prepare_stream(text, prepare_tokenizer(text))
-    expected = all_of(stream)
-    files = {file: file.read_bytes() for file in (cache / "prepared").iterdir()}
-    assert len(files) == 3  # tokenizer, tokens, lines
-    other = prepare_stream(write(tmp_path / "other", "a\n"), prepare_tokenizer(text))
-    (other_index,) = set((cache / "prepared").iterdir()) - set(files) - {other.path}
-    damages = [lambda content: content[:-10], lambda content: b"", lambda content: b"x" * len(content)]
-    for damage in (*damages, lambda content: other_index.read_bytes()):
-        for file, good in files.items():
-            file.write_bytes(damage(good))
-            again = prepare_stream(text, prepare_tokenizer(text))
-            assert all_of(again) == expected
-            assert again.lengths.tolist() == [4, 1] * 10
+    tokenizer = prepare_tokenizer(text)
+    expected = all_of(prepare_stream(text, tokenizer))
+    files = {file: file.read_bytes() for file in (cache / "prepared").iterdir() if file.suffix != ".json"}
+    assert sorted(file.suffix for file in files) == [".lines", ".sha256", ".tokens"]
+    assert caplog.messages == []
+    for file, good in files.items():
+        file.write_bytes(damage(good))
+        again = prepare_stream(text, tokenizer)
+        assert all_of(again) == expected
+        assert again.lengths.tolist() == [4, 1] * 10
         assert {file: file.read_bytes() for file in files} == files
+        assert caplog.messages == [f"the prepared text {again.path} does not match its checksum; it is made again"]
+        caplog.clear()
 
 
-@pytest.mark.parametrize("bad", [b"", b"a\n\xff\n"])
+def test_missing_files_and_damaged_tokenizers_are_made_again(
+    tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = write(tmp_path / "text", "a b c d\ne\n" * 10)
+    prepare_stream(text, prepare_tokenizer(text))
+    files = {file: file.read_bytes() for file in (cache / "prepared").iterdir()}
+    for file in files:
+        file.unlink()
+        prepare_stream(text, prepare_tokenizer(text))
+        assert {file: file.read_bytes() for file in files} == files
+    caplog.clear()
+    (tokenizer,) = (cache / "prepared").glob("*.json")
+    tokenizer.write_bytes(files[tokenizer][:-10])
+    prepare_tokenizer(text)
+    assert tokenizer.read_bytes() == files[tokenizer]
+    assert [message.endswith("; it is made again") for message in caplog.messages] == [True]
+
+
+@pytest.mark.parametrize("bad", [b"", b" \n" * 1000, b"a\n\xff\n"])
 def test_a_bad_text_leaves_nothing_behind(tmp_path: Path, cache: Path, bad: bytes) -> None:
     text = tmp_path / "text"
     text.write_bytes(bad)
@@ -148,7 +177,59 @@ def test_a_bad_text_leaves_nothing_behind(tmp_path: Path, cache: Path, bad: byte
         prepare_tokenizer(text)
     with pytest.raises(G2Error, match=re.escape(str(text))):
         prepare_stream(text, train_word_tokenizer(["a"]))
-    assert not list(cache.rglob("*.*"))
+    assert not list((cache / "prepared").iterdir())
+
+
+def test_of_two_processes_one_waits_and_finds_what_the_other_made(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = write(tmp_path / "text", "a b\n")
+    tokenizer = train_word_tokenizer(["a b"])
+    prepare_stream(text, tokenizer, cache=tmp_path / "other")
+    monkeypatch.setattr(corpus, "_write_tokens", None)
+    found: list[TokenStream] = []
+    waiting = Thread(target=lambda: found.append(prepare_stream(text, tokenizer)), daemon=True)
+    (cache / "prepared").mkdir()
+    with FileLock(cache / "prepared.lock"):
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
+        for path in (tmp_path / "other" / "prepared").iterdir():
+            (cache / "prepared" / path.name).write_bytes(path.read_bytes())
+    waiting.join(20)
+    assert len(found) == 1
+
+
+def test_a_cache_that_cannot_be_written_to(tmp_path: Path) -> None:
+    text, tokenizer = write(tmp_path / "text", "a\n"), train_word_tokenizer(["a"])
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(G2Error, match="cannot be written to: .* choose another folder"):
+        prepare_stream(text, tokenizer, cache=tmp_path / "taken")
+    (tmp_path / "cache" / "prepared.lock").mkdir(parents=True)
+    with pytest.raises(G2Error, match="cannot lock .*prepared: Is a directory; set G2LSTM_CACHE to another folder"):
+        prepare_stream(text, tokenizer, cache=tmp_path / "cache")
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("line_end", ["\n", " "])
+def test_memory_does_not_grow_with_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line_end: str) -> None:
+    monkeypatch.setattr(corpus, "_BATCH_CHARACTERS", 1 << 12)
+    monkeypatch.setattr(corpus, "read_pieces", partial(read_pieces, limit=1 << 12))
+    tokenizer = train_word_tokenizer(["word and a few others"])
+    peaks = []
+    for times in (1, 10):
+        text = write(tmp_path / f"text{times}", f"word and a few others{line_end}" * (2000 * times))
+        peaks.append(peak_bytes(lambda text=text: prepare_stream(text, tokenizer)))
+    assert text.stat().st_size > 400_000
+    assert peaks[1] < peaks[0] + 50_000, peaks
 
 
 def test_an_unknown_kind_of_tokenizer(tmp_path: Path) -> None:
@@ -161,37 +242,8 @@ def test_the_smallest_type_that_fits(tmp_path: Path) -> None:
     for size, width in ((2**16 - 2, 2), (2**16 - 1, 4)):
         tokenizer = train_word_tokenizer(f"w{k}" for k in range(size))
         stream = prepare_stream(text, tokenizer)
-        assert np.load(stream.path, mmap_mode="r").dtype.itemsize == width
+        assert stream.path.stat().st_size == 4 * width
         assert all_of(stream) == [*tokenizer.encode("w0 w65533 w65534"), tokenizer.eos_id]
-
-
-def test_lengths_can_be_looked_at_again(tmp_path: Path) -> None:
-    text = write(tmp_path / "text", "a b c d\n" * 5000)
-    stream = prepare_stream(text, prepare_tokenizer(text))
-    first = stream.lengths
-    assert first.sum() == stream.lengths.sum() == first.sum() == 20_000
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc")
-def test_scattered_reads_leave_nothing_in_memory(tmp_path: Path) -> None:
-    lines, length = 500_000, 19
-    np.save(tmp_path / "tokens.npy", np.zeros(lines * (length + 1), dtype="<u2"))
-    starts = np.arange(lines, dtype="<i8") * (length + 1)
-    np.save(tmp_path / "index.npy", np.stack((starts, np.full(lines, length, dtype="<i8")), axis=1))
-    stream = TokenStream(tmp_path / "tokens.npy", tmp_path / "index.npy", "")
-    stream.columns(np.array([3, 4]), 0)
-
-    def mapped() -> int:
-        """Kilobytes of files in this process's memory."""
-        (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssFile"))
-        return int(line.split()[1])
-
-    before, most = mapped(), 0
-    for number in range(0, lines - 1000, 1000):
-        stream.columns(np.array([number, number + 999]), 0)
-        stream.read(number * 20, 70)
-        most = max(most, mapped())
-    assert most < before + 2_000  # of 28,000
 
 
 def test_the_embedded_text_by_words_and_by_pairs() -> None:

@@ -1,6 +1,5 @@
 import hashlib
 import re
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from g2lstm.errors import G2Error
+from g2lstm.text import lines
 from g2lstm.text.lines import Piece, count_lines, read_pieces, sample_lines, sha256_of
 
 
@@ -50,45 +50,6 @@ def test_long_lines_come_in_pieces(tmp_path_factory: pytest.TempPathFactory, lin
     assert current == ""
 
 
-@given(
-    st.lists(st.text("ab \u00e9\r", max_size=30)), st.booleans(), st.booleans(), st.lists(st.integers(0, 200)),
-    st.integers(8, 20),
-)  # fmt: skip
-def test_stretches_of_a_file_have_each_line_once(
-    tmp_path_factory: pytest.TempPathFactory,
-    lines: list[str],
-    is_marked: bool,
-    is_ended: bool,
-    cuts: list[int],
-    limit: int,
-) -> None:
-    content = b"\xef\xbb\xbf" * is_marked + "\n".join(["x", *lines]).encode() + b"\n" * is_ended
-    path = write(tmp_path_factory.mktemp("text"), content)
-    bounds = [0, *sorted(cuts), max([len(content), *cuts])]
-    found = [piece for start, stop in pairwise(bounds) for piece in read_pieces(path, limit, start=start, stop=stop)]
-    assert found == list(read_pieces(path, limit))
-
-
-def test_a_line_belongs_to_the_stretch_that_it_begins_in(tmp_path: Path) -> None:
-    path = write(tmp_path, b"ab\ncd\nef\n")
-
-    def texts(start: int, stop: int | None) -> list[str]:
-        return [piece.text for piece in read_pieces(path, start=start, stop=stop)]
-
-    assert texts(0, 3) == ["ab"]
-    assert texts(0, 4) == ["ab", "cd"]
-    assert texts(3, 6) == ["cd"]
-    assert texts(4, 6) == []
-    assert texts(4, None) == ["ef"]
-    assert texts(9, None) == []
-
-
-def test_a_bad_byte_in_a_later_stretch(tmp_path: Path) -> None:
-    path = write(tmp_path, b"one\ntwo\nthr\xe9e\n")
-    with pytest.raises(G2Error, match="byte 0xe9 at offset 11, line 3; convert"):
-        list(read_pieces(path, start=5))
-
-
 def test_a_sample_is_spread_over_the_files(tmp_path: Path) -> None:
     paths = [tmp_path / "one", tmp_path / "two"]
     for path, count in zip(paths, (20_000, 10_000), strict=True):
@@ -121,6 +82,18 @@ def test_a_line_of_exactly_the_limit_without_an_end(tmp_path: Path) -> None:
     pieces = list(read_pieces(write(tmp_path, b"aaa bbbb"), 8))
     assert "".join(piece.text for piece in pieces) == "aaa bbbb"
     assert [piece.ends_line for piece in pieces] == [False, True]
+
+
+def test_the_log_reports_how_much_of_a_large_file_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path, b"x" * 1023 + b"\n" + b"two three\n" * 250)
+    caplog.set_level("INFO", "g2lstm.text")
+    list(read_pieces(path, 100))
+    assert caplog.messages == []
+    monkeypatch.setattr(lines, "REPORT_BYTES", 1024)
+    list(read_pieces(path, 100))
+    assert caplog.messages == [f"reading {path}: {done} of 3 KB are done" for done in (1, 2, 3, 3)]
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"  \t\n", b"\xef\xbb\xbf"])

@@ -76,7 +76,7 @@ def test_one_tokenizer_or_two(tmp_path: Path, kind: str, monkeypatch: pytest.Mon
 def test_sides_of_unequal_length(tmp_path: Path, is_ended: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     files = write(tmp_path, "a\nb\nc\n", "a\nb" + "\n" * is_ended)
     words = train_word_tokenizer(["a b c"])
-    for name in ("write_tokens", "train_bpe_tokenizer"):  # the error comes before any work
+    for name in ("_write_tokens", "train_bpe_tokenizer"):  # the error comes before any work
         monkeypatch.setattr(corpus, name, None)
     message = re.escape(
         f"{files.source} has 3 lines, but {files.target} has 2; they must have the same number, because each line of"

@@ -20,7 +20,7 @@ def answer(script, *arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "tokens"), [("--tokens", 10_000), ("--pairs", 10_000 * 2 * 13)])
 def test_preparing_text(size, tokens):
-    (row,) = answer("data.py", size, "10k", "--steps", 2, "--workers", 1)["rows"]
+    (row,) = answer("data.py", size, "10k", "--steps", 2)["rows"]
     assert row["tokens"] == pytest.approx(tokens, rel=0.3)
     assert min(row["text_megabytes"], row["prepare_seconds"], row["train_tokens_per_second"]) > 0
 
