@@ -45,24 +45,15 @@ class Section(BaseModel):
 
 
 class DataSection(Section):
-    """The data: a named set or a folder, and how text becomes tokens.
-
-    Attributes:
-        name: of a data set; or
-        path: a folder with the user's own files.
-        tokenizer: "word" for whatever stands between white space, "bpe" for byte-pair encoding.
-        vocabulary: the maximum number of tokens; all words if not given.
-        min_frequency: words rarer than this become <unk>; pairs rarer than this are not merged.
-        lowercase: convert the text to lower case first.
-    """
+    """The data: a named set or a folder, and how text becomes tokens."""
 
     task: ClassVar[str]
-    name: str | None = None
-    path: FolderName | None = Field(default=None, validate_default=True)
-    tokenizer: Literal["word", "bpe"] = "word"
-    vocabulary: Vocabulary | None = Field(default=None, validate_default=True)
-    min_frequency: Count = 1
-    lowercase: bool = False
+    name: str | None = None  # of a data set; or
+    path: FolderName | None = Field(default=None, validate_default=True)  # a folder with the user's own files
+    tokenizer: Literal["word", "bpe"] = "word"  # whatever stands between white space, or byte-pair encoding
+    vocabulary: Vocabulary | None = Field(default=None, validate_default=True)  # the most tokens; by default all words
+    min_frequency: Count = 1  # words rarer than this become <unk>; pairs rarer than this are not merged
+    lowercase: bool = False  # convert the text to lower case first
 
     @property
     def endings(self) -> tuple[str, ...]:
@@ -100,23 +91,16 @@ class DataSection(Section):
 
 
 class GateSection(Section):
-    """The gates: arguments of `G2LSTM`.
+    """The gates: arguments of `G2LSTM`."""
 
-    Attributes:
-        method: "gumbel" (the paper's G²), "sigmoid" (a plain LSTM) or "sharpened".
-        tau: temperature; by default the method's own.
-        noise_rate: probability that a gate element gets noise.
-        gates: which gates are pushed to 0 or 1.
-        eval_gate: how gates are computed in evaluation.
-        weight_dropout: DropConnect on the recurrent weights.
-    """
-
-    method: Literal["gumbel", "sigmoid", "sharpened"] = "gumbel"
-    tau: Positive | None = Field(default=None, validate_default=True)
-    noise_rate: Share = 0.2
-    gates: Literal["if", "ifo"] = "if"
-    eval_gate: Literal["soft", "tempered", "hard"] = "soft"
-    weight_dropout: DropProbability = 0.5
+    method: Literal["gumbel", "sigmoid", "sharpened"] = (
+        "gumbel"  # the paper's G², a plain LSTM, or low temperature alone
+    )
+    tau: Positive | None = Field(default=None, validate_default=True)  # temperature; by default the method's own
+    noise_rate: Share = 0.2  # probability that a gate element gets noise
+    gates: Literal["if", "ifo"] = "if"  # which gates are pushed to 0 or 1
+    eval_gate: Literal["soft", "tempered", "hard"] = "soft"  # how gates are computed in evaluation
+    weight_dropout: DropProbability = 0.5  # DropConnect on the recurrent weights
 
     @field_validator("tau")
     @classmethod
@@ -125,89 +109,51 @@ class GateSection(Section):
 
 
 class AdamW(Section):
-    """AdamW with a one-cycle schedule: the learning rate rises, then falls, over the whole training.
-
-    Attributes:
-        name: which optimizer this is.
-        lr: the highest learning rate.
-        weight_decay: decoupled.
-        beta1: decay of the mean of gradients.
-        beta2: decay of the mean of their squares.
-        epsilon: added to the denominator.
-        warmup: share of the training during which the learning rate rises.
-        final_lr: the last learning rate, as a share of `lr`.
-    """
+    """AdamW with a one-cycle schedule: the learning rate rises, then falls, over the whole training."""
 
     name: Literal["adamw"] = "adamw"
-    lr: Positive = 3e-3
-    weight_decay: NonNegative = 0.01
-    beta1: DropProbability = 0.9
-    beta2: DropProbability = 0.99
-    epsilon: Positive = 1e-8
-    warmup: DropProbability = 0.1
-    final_lr: Share = 0.0
+    lr: Positive = 3e-3  # the highest learning rate
+    weight_decay: NonNegative = 0.01  # decoupled
+    beta1: DropProbability = 0.9  # decay of the mean of gradients
+    beta2: DropProbability = 0.99  # decay of the mean of their squares
+    epsilon: Positive = 1e-8  # added to the denominator
+    warmup: DropProbability = 0.1  # share of the training during which the learning rate rises
+    final_lr: Share = 0.0  # the last learning rate, as a share of `lr`
 
 
 class NtAsgd(Section):
-    """SGD that starts to average its weights when validation stops improving, with the paper's settings.
-
-    Attributes:
-        name: which optimizer this is.
-        lr: the learning rate.
-        weight_decay: added to the gradient.
-        window: how many validations without improvement set off the non-monotone trigger.
-        start: "sgd" to start averaging when triggered; "asgd" to average from the start and stop when triggered.
-    """
+    """SGD that starts to average its weights when validation stops improving, with the paper's settings."""
 
     name: Literal["ntasgd"] = "ntasgd"
     lr: Positive = 30.0
-    weight_decay: NonNegative = 1.2e-6
-    window: Count = 5
-    start: Literal["sgd", "asgd"] = "sgd"
+    weight_decay: NonNegative = 1.2e-6  # added to the gradient
+    window: Count = 5  # how many validations without improvement set off the non-monotone trigger
+    start: Literal["sgd", "asgd"] = "sgd"  # average once triggered; or average from the start and stop when triggered
 
 
 class AdaDelta(Section):
-    """AdaDelta, which needs no learning rate; the paper uses it for translation.
-
-    Attributes:
-        name: which optimizer this is.
-        lr: a factor on its updates.
-        rho: decay of the means of squares.
-        epsilon: added under the roots.
-        weight_decay: added to the gradient.
-    """
+    """AdaDelta, which needs no learning rate; the paper uses it for translation."""
 
     name: Literal["adadelta"] = "adadelta"
-    lr: Positive = 1.0
-    rho: DropProbability = 0.95
-    epsilon: Positive = 1e-6
-    weight_decay: NonNegative = 0.0
+    lr: Positive = 1.0  # a factor on its updates
+    rho: DropProbability = 0.95  # decay of the means of squares
+    epsilon: Positive = 1e-6  # added under the roots
+    weight_decay: NonNegative = 0.0  # added to the gradient
 
 
 class TrainSection(Section):
-    """How to train, whatever the task.
+    """How to train, whatever the task."""
 
-    Attributes:
-        optimizer: "adamw", "ntasgd" or "adadelta" under `name`, with its settings.
-        epochs: the maximum number of passes over the training data.
-        minutes: wall-clock budget that the schedule is fitted to; if epochs are given too, whichever ends first.
-        seed: of everything random.
-        clip: maximum norm of the gradients; 0 for no clipping.
-        patience: stop after this many validations without improvement; never if not given.
-        checkpoint_minutes: how often to save the state between validations.
-        precision: "fp32", "bf16" or, on a GPU, "fp16" with a scaled loss.
-        finetune_from: a run directory whose weights training starts from.
-    """
-
-    optimizer: AdamW | NtAsgd | AdaDelta = Field(default_factory=NtAsgd, discriminator="name")
-    epochs: Count | None = None
+    optimizer: AdamW | NtAsgd | AdaDelta = Field(default_factory=NtAsgd, discriminator="name")  # with its settings
+    epochs: Count | None = None  # the maximum number of passes over the training data
+    # Wall-clock budget that the schedule is fitted to; if epochs are given too, whichever ends first.
     minutes: Positive | None = Field(default=None, validate_default=True)
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
-    clip: NonNegative = 0.25
-    patience: Count | None = None
-    checkpoint_minutes: Positive = 10.0
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    finetune_from: FolderName | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 1  # of everything random
+    clip: NonNegative = 0.25  # maximum norm of the gradients; 0 for no clipping
+    patience: Count | None = None  # stop after this many validations without improvement; never if not given
+    checkpoint_minutes: Positive = 10.0  # how often to save the state between validations
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # fp16 only on a GPU, with a scaled loss
+    finetune_from: FolderName | None = None  # a run directory whose weights training starts from
 
     @field_validator("optimizer", mode="before")
     @classmethod

@@ -15,7 +15,6 @@ from g2lstm.text.pairs import PairCorpus
 from g2lstm.text.windows import IGNORED
 
 POOL = 100  # batches whose pairs are sorted together
-_SCAN = 1 << 16  # pairs whose lengths are examined together
 
 Integers = npt.NDArray[np.integer]
 
@@ -32,17 +31,11 @@ class PairBatch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class BatchPlan:
-    """Which pairs make up which batch of an epoch.
+    """Which pairs make up which batch of an epoch."""
 
-    Attributes:
-        pairs: (pairs,): their numbers, batch by batch.
-        bounds: (batches, 2): where in `pairs` each batch begins and ends, in the order of training.
-        target_tokens: (batches,): how many tokens are predicted in each.
-    """
-
-    pairs: Integers
-    bounds: Integers
-    target_tokens: Integers
+    pairs: Integers  # (pairs,): their numbers, batch by batch
+    bounds: Integers  # (batches, 2): where in `pairs` each batch begins and ends, in the order of training
+    target_tokens: Integers  # (batches,): how many tokens are predicted in each
 
     def __len__(self) -> int:
         """The number of batches."""
@@ -55,7 +48,7 @@ class TrainingBatches:
     The pairs are shuffled; about a hundred batches' worth at a time are sorted by length and cut into batches; and the
     batches are shuffled. Batch i of epoch e is always the same, so two numbers are enough to resume training.
 
-    Memory holds 6 bytes per pair, 8 if `max_length` exceeds 255, and 4 in a plan. Tokens stay in their files.
+    Memory holds 16 bytes per pair, and 8 in a plan. Tokens stay in their files.
 
     Args:
         corpus: the pairs.
@@ -68,11 +61,6 @@ class TrainingBatches:
         seed: of the order.
         rank: which process this is; it reads its own share of each batch.
         world_size: the number of processes; each gets at least one pair of every batch.
-
-    Attributes:
-        kept: how many pairs are trained on.
-        too_long: how many are left out for their length.
-        empty: how many are left out for an empty side.
     """
 
     def __init__(
@@ -88,19 +76,15 @@ class TrainingBatches:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        if (batch_size is None) == (batch_tokens is None):
-            raise G2Error(
-                f"give the size of a batch in either pairs or tokens, got batch_size={batch_size} and "
-                f"batch_tokens={batch_tokens}"
-            )
-        if not 0 <= rank < world_size:
-            raise G2Error(f"the rank must be between 0 and {world_size - 1}, got {rank}")
         self.corpus = corpus
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self._eos = source_eos, target_eos
         self._batch_tokens = batch_tokens
-        self._numbers, self._lengths, self.empty = _scan(corpus, max_length)
-        self.kept = len(self._numbers)
+        lengths = np.stack((corpus.source.lengths, corpus.target.lengths), axis=1).astype(np.int32)
+        has_text = lengths.min(axis=1) > 0
+        is_kept = has_text & (lengths.max(axis=1) <= max_length)
+        self._numbers, self._lengths = np.flatnonzero(is_kept), lengths[is_kept]
+        self.kept, self.empty = len(self._numbers), len(corpus) - int(has_text.sum())
         self.too_long = len(corpus) - self.kept - self.empty
         if self.kept < world_size:
             raise G2Error(
@@ -134,21 +118,18 @@ class TrainingBatches:
                 f"a batch must have room for the longest sentences, {needed} tokens for {self.world_size} process(es), "
                 f"got {batch_tokens}; raise train.batch_tokens, or lower data.max_length"
             )
-        tokens = int(self._lengths.sum(dtype=np.int64)) + 2 * self.kept
+        tokens = int(self._lengths.sum()) + 2 * self.kept
         return _evenly(self.kept, max(1, tokens // (POOL * batch_tokens)))
 
     def plan(self, epoch: int) -> BatchPlan:
         """The batches of an epoch, the same in every process."""
         generator = np.random.default_rng((self.seed, epoch))
-        order = np.arange(self.kept, dtype=self._numbers.dtype)
-        generator.shuffle(order)
+        order = generator.permutation(self.kept)
         bounds, tokens = [], []
         for start, end in pairwise(self._pools):
             pool = order[start:end]
             lengths = self._lengths[pool]
-            by_length = np.lexsort(
-                (lengths.sum(axis=1), lengths.max(axis=1))
-            )  # the least padding of several orders tried
+            by_length = np.lexsort((lengths.sum(axis=1), lengths.max(axis=1)))  # the least padding of orders tried
             order[start:end], lengths = self._numbers[pool[by_length]], lengths[by_length]
             if self._batch_tokens is None:
                 ends = self._ends[slice(*np.searchsorted(self._ends, (start, end), side="right"))]
@@ -156,7 +137,7 @@ class TrainingBatches:
                 ends = start + np.array(_cut(lengths, self._batch_tokens, self.world_size))
             starts = np.array([start, *ends[:-1]])
             bounds.append(np.stack((starts, ends), axis=1))
-            tokens.append(np.add.reduceat(lengths[:, 1], starts - start, dtype=np.int64) + ends - starts)
+            tokens.append(np.add.reduceat(lengths[:, 1], starts - start) + ends - starts)
         shuffled = generator.permutation(sum(map(len, bounds)))
         return BatchPlan(order, np.concatenate(bounds)[shuffled], np.concatenate(tokens)[shuffled])
 
@@ -197,23 +178,6 @@ def pair_batch(corpus: PairCorpus, pairs: Integers, source_eos: int, target_eos:
     )
 
 
-def _scan(corpus: PairCorpus, max_length: int) -> tuple[Integers, Integers, int]:
-    """Which pairs to keep, their lengths (kept, 2) in the smallest type that holds them, and how many are empty."""
-    numbers = np.empty(len(corpus), dtype=np.min_scalar_type(len(corpus)))
-    lengths = np.empty((len(corpus), 2), dtype=np.min_scalar_type(max(max_length, 0)))
-    kept = empty = 0
-    for start in range(0, len(corpus), _SCAN):
-        stop = start + _SCAN
-        both = np.stack((corpus.source.lengths[start:stop], corpus.target.lengths[start:stop]), axis=1)
-        is_empty = both.min(axis=1) == 0
-        is_kept = ~is_empty & (both.max(axis=1) <= max_length)
-        more = kept + int(is_kept.sum())
-        numbers[kept:more] = start + np.flatnonzero(is_kept)
-        lengths[kept:more] = both[is_kept]
-        kept, empty = more, empty + int(is_empty.sum())
-    return numbers[:kept], lengths[:kept], empty
-
-
 def _evenly(total: int, slices: int) -> list[int]:
     """The bounds of slices of equal size, give or take one."""
     return [total * number // slices for number in range(slices + 1)]
@@ -227,8 +191,8 @@ def _cut(lengths: Integers, batch_tokens: int, least: int) -> list[int]:
     ends: list[int] = []
     start, total = 0, len(lengths)
     while start < total:
-        most = batch_tokens // (int(lengths[start].sum(dtype=np.int64)) + 2)
-        sizes = np.maximum.accumulate(lengths[start : start + most], axis=0).sum(axis=1, dtype=np.int64) + 2
+        most = batch_tokens // (int(lengths[start].sum()) + 2)
+        sizes = np.maximum.accumulate(lengths[start : start + most], axis=0).sum(axis=1) + 2
         end = start + int(np.searchsorted(sizes * np.arange(1, len(sizes) + 1), batch_tokens, side="right"))
         if 0 < total - end < least:  # too few would remain
             end = total - least if total - least - start >= least else total

@@ -24,27 +24,18 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DataSet:
-    """A named data set; sets.toml describes each.
+    """A named data set; sets.toml describes each."""
 
-    Attributes:
-        name: what recipes and commands call it.
-        task: "lm" for text, "mt" for pairs of texts aligned by line.
-        summary: one line for a table.
-        folder: of the set in a data directory or a mirror.
-        files: what to download: for each file its SHA-256 and its address.
-        languages: of an "mt" set, source first: the endings of its files.
-        preparation: how users make the files of a set that cannot be downloaded as it is.
-        training_pairs: about how many the whole of such a set has.
-    """
-
-    name: str
-    task: str
-    summary: str
-    folder: str
-    files: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    languages: Sequence[str] = ()
-    preparation: str = ""
-    training_pairs: int = 0
+    name: str  # what recipes and commands call it
+    task: str  # "lm" for text, "mt" for pairs of texts aligned by line
+    summary: str  # one line for a table
+    folder: str  # of the set in a data directory or a mirror
+    files: Mapping[str, Sequence[str]] = field(
+        default_factory=dict
+    )  # to download: for each its SHA-256 and its address
+    languages: Sequence[str] = ()  # of an "mt" set, source first: the endings of its files
+    preparation: str = ""  # how users make the files of a set that cannot be downloaded as it is
+    training_pairs: int = 0  # about how many the whole of such a set has
 
     @property
     def file_names(self) -> list[str]:
@@ -90,7 +81,8 @@ def folder_of(name: str, data_dir: Path | None = None) -> Path:
     found = data_set(name)
     if name in _EMBEDDED:
         return _embedded_folder(name)
-    return (_given_root(data_dir) or cache_dir() / "data") / found.folder
+    root = data_dir or os.environ.get("G2LSTM_DATA") or cache_dir() / "data"
+    return Path(root).expanduser() / found.folder
 
 
 def fetch(name: str, data_dir: Path | None = None) -> Path:
@@ -98,12 +90,10 @@ def fetch(name: str, data_dir: Path | None = None) -> Path:
 
     Existing files are never overwritten, not even if their checksums are wrong.
     """
-    found = data_set(name)
-    root = None if name in _EMBEDDED else _given_root(data_dir)
-    if root is not None and not root.is_dir():
-        origin = "the data folder" if data_dir is not None else "G2LSTM_DATA"
-        raise G2Error(f"{origin} is {root}, which is not a folder; it should hold one folder per data set")
-    folder = folder_of(name, data_dir)
+    found, folder = data_set(name), folder_of(name, data_dir)
+    origin = "the data folder" if data_dir else "G2LSTM_DATA"
+    if not folder.parent.is_dir() and folder.parent != cache_dir() / "data":
+        raise G2Error(f"{origin} is {folder.parent}, which is not a folder; it should hold one folder per data set")
     if found.preparation and (missing := [file for file in found.file_names if not (folder / file).is_file()]):
         raise G2Error(
             f"the data set {name!r} cannot be downloaded as it is, and {folder} lacks {', '.join(missing)}; make them, "
@@ -157,16 +147,14 @@ def _embedded_folder(name: str) -> Path:
     return folder
 
 
-def _given_root(data_dir: Path | None) -> Path | None:
-    if data_dir is None and (given := os.environ.get("G2LSTM_DATA")):
-        data_dir = Path(given)
-    return None if data_dir is None else data_dir.expanduser()
-
-
 def _download(found: DataSet, missing: list[str], folder: Path) -> None:
+    import pooch
+
+    pooch.get_logger().setLevel("WARNING")  # only commands talk to the user
     for index, file in enumerate(missing):
+        known_hash = f"sha256:{found.files[file][0]}"
         try:
-            _retrieve(found, file, folder)
+            pooch.retrieve(found.url_of(file), known_hash, fname=file, path=folder, progressbar=_DownloadLog(file))
         except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong checksum is a ValueError
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             todo = "".join(f"\n  {found.url_of(each)}\n    to {folder / each}" for each in missing[index:])
@@ -174,19 +162,6 @@ def _download(found: DataSet, missing: list[str], folder: Path) -> None:
                 f"cannot download {file} of {found.name!r}: {reason}\nDownload it yourself, or set G2LSTM_MIRROR to an "
                 f"address that has {found.folder}/{file}, or G2LSTM_DATA to a folder that has it:{todo}"
             ) from None
-
-
-def _retrieve(found: DataSet, file: str, folder: Path) -> None:
-    import pooch
-
-    logger = pooch.get_logger()
-    level = logger.level
-    logger.setLevel("WARNING")  # only commands talk to the user
-    known_hash = f"sha256:{found.files[file][0]}"
-    try:
-        pooch.retrieve(found.url_of(file), known_hash, fname=file, path=folder, progressbar=_DownloadLog(file))
-    finally:
-        logger.setLevel(level)
 
 
 class _DownloadLog:

@@ -133,15 +133,6 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def count_words(lines: Iterable[str], *, lowercase: bool = False) -> Counter[str]:
-    """How often each word occurs, perhaps after conversion to lower case; white space separates words."""
-    normalizer = normalizers.Lowercase() if lowercase else None
-    counts: Counter[str] = Counter()
-    for line in lines:
-        counts.update(_WORD.findall(normalizer.normalize_str(line) if normalizer else line))
-    return counts
-
-
 def train_word_tokenizer(
     lines: Iterable[str], *, vocabulary: int | None = None, min_frequency: int = 1, lowercase: bool = False
 ) -> Tokenizer:
@@ -149,11 +140,14 @@ def train_word_tokenizer(
 
     The vocabulary, if limited, includes `<unk>` and `<eos>`. Words rarer than `min_frequency` become `<unk>`.
     """
-    counts = count_words(lines, lowercase=lowercase)
+    lower = normalizers.Lowercase().normalize_str
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update(_WORD.findall(lower(line) if lowercase else line))
     ranked = ((-count, word) for word, count in counts.items() if count >= min_frequency and word not in SPECIALS)
     first = sorted(ranked) if vocabulary is None else nsmallest(vocabulary - len(SPECIALS), ranked)
     ids = {token: index for index, token in enumerate((*SPECIALS, *(word for _, word in first)))}
-    return Tokenizer(_new_backend(models.WordLevel(ids, unk_token=UNK), lowercase=lowercase))
+    return Tokenizer(_new_backend(models.WordLevel(ids, unk_token=UNK), lowercase))
 
 
 def train_bpe_tokenizer(
@@ -177,7 +171,7 @@ def train_bpe_tokenizer(
     """
     if vocabulary is None or vocabulary < MIN_BPE_VOCABULARY:
         raise G2Error(f"byte-pair encoding needs a vocabulary of at least {MIN_BPE_VOCABULARY}, got {vocabulary}")
-    backend = _new_backend(models.BPE(), lowercase=lowercase, is_tokenized=is_tokenized, prefix_space=prefix_space)
+    backend = _new_backend(models.BPE(), lowercase, is_tokenized, prefix_space)
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         min_frequency=min_frequency,
@@ -193,7 +187,7 @@ def train_bpe_tokenizer(
 
 
 def _new_backend(
-    model: models.Model, *, lowercase: bool = False, is_tokenized: bool = False, prefix_space: bool = False
+    model: models.Model, lowercase: bool, is_tokenized: bool = False, prefix_space: bool = False
 ) -> tokenizers.Tokenizer:
     """The library's tokenizer with a model and our settings, which the functions for training explain."""
     backend = tokenizers.Tokenizer(model)
@@ -235,34 +229,21 @@ def _parse(text: str) -> tokenizers.Tokenizer:
     ours = next((settings for settings in _all_settings() if _says_nothing_else(found, settings)), None)
     if ours is None:
         raise G2Error("it has settings that training never writes; train the tokenizer again")
-    _check_ids(contents.get("vocab"))
+    ids = vocabulary.values() if isinstance(vocabulary := contents.get("vocab"), dict) else ()
+    # A model has one row per token, so no id may lie beyond them.
+    if not ids or {*map(type, ids)} != {int} or {*ids} != {*range(len(ids))}:
+        raise G2Error("it has no vocabulary whose tokens have the ids from 0 on, each once")
     try:
         return tokenizers.Tokenizer.from_str(json.dumps({**ours, "model": {**ours["model"], **contents}}))
     except Exception as error:  # the library raises the bare class
         raise G2Error(f"it is damaged: {error}") from None
 
 
-def _check_ids(vocabulary: Any) -> None:
-    """Checks that ids count up from 0: a model has one row per token, so no id may lie beyond them."""
-    if not isinstance(vocabulary, dict) or not all(type(number) is int for number in vocabulary.values()):
-        raise G2Error("it has no vocabulary, which maps tokens to ids, whole numbers")
-    if wrong := set(vocabulary.values()) ^ set(range(len(vocabulary))):
-        raise G2Error(
-            f"the ids of its {len(vocabulary)} tokens are not 0 to {len(vocabulary) - 1}, each once; look at the id "
-            f"{str(min(wrong))[:40]}"
-        )
-
-
 @cache
 def _all_settings() -> tuple[dict[str, Any], ...]:
     """What training writes for every combination of settings, with an empty vocabulary."""
-    names = ("lowercase", "is_tokenized", "prefix_space")
-    backends = [
-        _new_backend(models.BPE(), **dict(zip(names, values, strict=True)))
-        for values in product((False, True), repeat=3)
-    ]
-    empty = models.WordLevel({UNK: 0}, unk_token=UNK)
-    backends += [_new_backend(empty, lowercase=lowercase) for lowercase in (False, True)]
+    kinds = (models.BPE(), models.WordLevel({UNK: 0}, unk_token=UNK))
+    backends = [_new_backend(kind, *options) for kind in kinds for options in product((False, True), repeat=3)]
     return tuple(json.loads(backend.to_str()) for backend in backends)
 
 

@@ -43,8 +43,6 @@ class Columns:
             raise G2Error(
                 f"the batch size must be a multiple of the number of processes, {world_size}, got {batch_size}"
             )
-        if not 0 <= rank < world_size:
-            raise G2Error(f"the rank must be between 0 and {world_size - 1}, got {rank}")
         predictions = len(stream) - 1
         needed = 1 if keep_tail else batch_size
         if predictions < needed:
@@ -64,10 +62,6 @@ class Columns:
         Returns:
             tokens and targets: (T, B / world_size), with T at most `length`.
         """
-        if not 0 <= start < self.rows or length < 1:
-            raise G2Error(
-                f"a window must start in rows 0 to {self.rows - 1} and have at least one row, got {start}, {length}"
-            )
         length = min(length, self.rows - start)
         block = np.full((self.local_batch, length + 1), IGNORED, dtype=np.int64)
         for index, row in enumerate(block):
@@ -88,12 +82,7 @@ def sample_bptt(
 ) -> int:
     """The length of a window, drawn as for AWD-LSTM: from N(bptt, deviation), sometimes from N(bptt / 2, deviation).
 
-    Args:
-        bptt: the usual length.
-        generator: supplies two random numbers.
-        deviation: the standard deviation.
-        half_probability: how often the mean is halved.
-        minimum: the shortest length.
+    The mean is halved with `half_probability`; no window is shorter than `minimum`.
     """
     uniform = torch.rand((), dtype=torch.float64, generator=generator).item()
     normal = torch.randn((), dtype=torch.float64, generator=generator).item()

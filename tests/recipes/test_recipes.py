@@ -158,6 +158,7 @@ def test_a_recipe_does_not_change() -> None:
         ("data.zzz=3", "data.zzz is not a key; data has: name, path, tokenizer, vocabulary, min_frequency, lowercase"),
         ("evaluate.cache.lambda_=0.1", "evaluate.cache.lambda_ is not a key; did you mean evaluate.cache.lambda?"),
         ("train.optimizer.windw=3", "train.optimizer.windw is not a key; did you mean train.optimizer.window?"),
+        ("train.optimizer.rho=1", "train.optimizer.rho is not a key of this kind of train.optimizer, only of another"),
         ("model.hidden=big", 'model.hidden = "big": must be a valid integer'),
         ("model.hidden=0", "model.hidden = 0: must be greater than or equal to 1"),
         ("model.hidden=1.5", "model.hidden = 1.5: must be a valid integer"),

@@ -99,16 +99,6 @@ def test_processes_that_do_not_fit(stream: TokenStream) -> None:
         Columns(stream, 5, world_size=2)
     with pytest.raises(G2Error, match="the batch size must be a multiple of the number of processes, 1, got 0"):
         Columns(stream, 0)
-    with pytest.raises(G2Error, match="the rank must be between 0 and 1, got 2"):
-        Columns(stream, 4, rank=2, world_size=2)
-
-
-@pytest.mark.parametrize(("start", "length"), [(-1, 3), (51, 3), (0, 0)])
-def test_windows_that_are_not_there(stream: TokenStream, start: int, length: int) -> None:
-    with pytest.raises(
-        G2Error, match=f"a window must start in rows 0 to 50 and have at least one row, got {start}, {length}"
-    ):
-        Columns(stream, 2).window(start, length)
 
 
 def test_lengths_are_distributed_as_stated() -> None:
