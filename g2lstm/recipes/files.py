@@ -6,7 +6,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import date, datetime, time
+from datetime import date, time
 from difflib import get_close_matches
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -44,12 +44,10 @@ def shipped_recipes() -> dict[str, str]:
 def read_tables(name_or_path: str | Path) -> dict[str, Any]:
     """What a recipe says, unchecked except for the version and the last line of a run's recipe."""
     source = str(name_or_path)
+    content = _read(source)
     try:
-        text = _read(source).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise G2Error(f"the recipe {source} is not UTF-8 text: byte at offset {error.start}") from None
-    _check_seal(text, source)
-    try:
+        text = content.decode("utf-8")
+        _check_seal(text, source)
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # tomllib raises more than TOMLDecodeError
         raise G2Error(f"the recipe {source} is not valid TOML: {str(error)[:200]}") from None
@@ -120,9 +118,9 @@ def apply_overrides(tables: dict[str, Any], overrides: Sequence[str]) -> list[st
     problems = []
     settings: dict[str, Any] = {}
     for override in overrides:
-        key, equals, value = override.partition("=")
-        if equals and _KEY.fullmatch(key.strip()):
-            settings[key.strip()] = parse_value(value.strip()) if value.strip() else None
+        key, equals, value = (part.strip() for part in override.partition("="))
+        if equals and _KEY.fullmatch(key):
+            settings[key] = parse_value(value) if value else None
         else:
             problems.append(f"the override {override!r} does not have the form a.b=value, such as train.epochs=3")
     for key, now in settings.items():
@@ -144,7 +142,7 @@ def parse_value(text: str) -> Any:
     except (ValueError, RecursionError):  # tomllib raises more than TOMLDecodeError
         return text
     value = parsed["value"]
-    return text if len(parsed) > 1 or isinstance(value, date | datetime | time) else value
+    return text if len(parsed) > 1 or isinstance(value, date | time) else value
 
 
 def _discarded(tables: dict[str, Any], key: str) -> list[str]:
@@ -161,12 +159,10 @@ def _get(tables: dict[str, Any], key: str) -> Any:
 
 
 def _set(tables: dict[str, Any], key: str, value: Any) -> bool:
-    """Sets a key, or removes it if the value is None; False if there is no section to set it in."""
+    """Sets a key, or removes it if the value is None; False if what should be its section is a value."""
     *sections, last = key.split(".")
     table: Any = tables
     for section in sections:
-        if value is None and section not in table:
-            return True
         table = table.setdefault(section, {})
         if not isinstance(table, dict):
             return False
@@ -188,10 +184,7 @@ def _read(source: str) -> bytes:
         return shipped[source].read_bytes()
     path = Path(os.path.expanduser(source))
     if os.path.isfile(path):  # raises for no name, unlike Path.is_file
-        try:
-            return read_bounded(path, _MAX_BYTES)
-        except G2Error as error:
-            raise G2Error(f"the recipe {error}") from None
+        return read_bounded(path, _MAX_BYTES)
     if os.path.isfile(path / "recipe.toml"):
         raise G2Error(f"{source} is a folder; to use the recipe in it, give {Path(source) / 'recipe.toml'}")
     close = get_close_matches(source, shipped, n=1)

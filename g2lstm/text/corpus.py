@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,15 +31,8 @@ _T = TypeVar("_T")
 class TokenStream:
     """The tokens of one split, in a file of which only the requested parts are read; made by `prepare_stream`.
 
-    Beside the tokens lie the start and the length of each line (.lines), and the checksums of both (.sha256).
-
-    Args:
-        path: the file of the tokens.
-        dtype: of the tokens.
-        text_sha256: of the text, for a result's signature.
-
-    Raises:
-        G2Error: the files are not as they were written.
+    Beside the tokens in `path` lie the start and the length of each line (.lines), and the checksums of both (.sha256).
+    Files that are not as they were written are an error. `text_sha256` is for a result's signature.
     """
 
     def __init__(self, path: Path, dtype: str, text_sha256: str) -> None:
@@ -107,12 +101,8 @@ def prepare_tokenizer(
 
     Args:
         text: the training text, or several that share the tokenizer.
-        kind: "word" or "bpe".
-        vocabulary: the maximum number of tokens; None for all words.
-        min_frequency: words rarer than this become `<unk>`; pairs rarer than this are not merged.
-        lowercase: convert the text to lower case first.
-        is_tokenized: see `train_bpe_tokenizer`; word tokenizers ignore it.
-        prefix_space: likewise.
+        kind: "word" or "bpe"; `train_word_tokenizer` and `train_bpe_tokenizer` explain the settings.
+        is_tokenized: word tokenizers ignore it, and `prefix_space` too.
         cache: folder for prepared files; by default the user's cache.
     """
     if kind not in ("word", "bpe"):
@@ -141,9 +131,8 @@ def prepare_stream(text: Path, tokenizer: Tokenizer, *, cache: Path | None = Non
     sha256 = sha256_of(text)
     path = _cache_path(cache, {"text": sha256, "tokenizer": tokenizer.fingerprint}, "tokens")
     dtype = "<u2" if len(tokenizer) <= 2**16 else "<u4"
-    return _load_or_make(
-        path, lambda: TokenStream(path, dtype, sha256), lambda: _write_tokens(text, tokenizer, dtype, path)
-    )
+    make = partial(_write_tokens, text, tokenizer, dtype, path)
+    return _load_or_make(path, lambda: TokenStream(path, dtype, sha256), make)
 
 
 def _write_tokens(text: Path, tokenizer: Tokenizer, dtype: str, path: Path) -> None:

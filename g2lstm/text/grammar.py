@@ -6,7 +6,6 @@ from functools import cache
 from itertools import islice, pairwise
 from typing import NamedTuple, TypeVar
 
-from g2lstm.errors import G2Error
 from g2lstm.text.lexicon import Lexicon, Noun, Phrase, Verb, load_lexicon
 
 SIZES = {"train": 20_000, "valid": 500, "test": 500}
@@ -38,8 +37,6 @@ def grammar_pairs(split: str) -> list[GrammarPair]:
 
     A sentence has exactly one translation, in either direction, and its words alone determine it.
     """
-    if split not in SIZES:
-        raise G2Error(f"the embedded pairs have no split {split!r}; choose one of {', '.join(SIZES)}")
     return list(_all_pairs()[split])
 
 
@@ -118,12 +115,7 @@ class _Clause(NamedTuple):
 
 
 class _Speaker:
-    """Makes up one sentence after another.
-
-    Args:
-        seed: decides which. Only `random()` is called, which returns the same numbers in every version of Python.
-        lexicon: the words to use.
-    """
+    """Makes up one sentence after another; only `random()` is called, which is the same in every version of Python."""
 
     def __init__(self, seed: int, lexicon: Lexicon | None = None) -> None:
         self._random = random.Random(seed).random

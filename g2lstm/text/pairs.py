@@ -19,10 +19,7 @@ class PairFiles(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PairCorpus:
-    """The pairs of one split; only the pairs that are read come into memory.
-
-    A pair with an empty line counts like any other here.
-    """
+    """The pairs of one split, those with an empty line included; only the pairs that are read come into memory."""
 
     source: TokenStream
     target: TokenStream  # the translation of each line
@@ -43,12 +40,8 @@ def prepare_tokenizers(
 ) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizers of source and target, trained on the first call and kept.
 
-    Args:
-        files: the training texts.
-        kind: "word" or "bpe".
-        joint: train one tokenizer on both texts, and use it for both sides.
-        min_frequency: see `prepare_tokenizer`, like all other settings.
-        settings: the vocabulary is that of each side or, if joint, of both.
+    If `joint`, one tokenizer is trained on both texts and used for both sides. The settings are those of
+    `prepare_tokenizer`.
     """
     _check_sides(files)
     settings |= {"min_frequency": min_frequency, "prefix_space": kind == "bpe"}
@@ -70,7 +63,8 @@ def prepare_pairs(
 def read_pairs(files: PairFiles) -> tuple[list[str], list[str]]:
     """The lines of source and target as the files have them; all are held in memory."""
     _check_sides(files)
-    return _whole_lines(files.source), _whole_lines(files.target)
+    source, target = ("".join(p.text + "\n" * p.ends_line for p in read_pieces(file)) for file in files)
+    return source.split("\n")[:-1], target.split("\n")[:-1]
 
 
 def _check_sides(files: PairFiles) -> None:
@@ -81,13 +75,3 @@ def _check_sides(files: PairFiles) -> None:
             f"{files.source} has {source:,} lines, but {files.target} has {target:,}; they must have the same number, "
             "because each line of one is the translation of a line of the other"
         )
-
-
-def _whole_lines(path: Path) -> list[str]:
-    lines, begun = [], ""
-    for piece in read_pieces(path):
-        begun += piece.text
-        if piece.ends_line:
-            lines.append(begun)
-            begun = ""
-    return lines
