@@ -5,7 +5,6 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -99,11 +98,8 @@ def prepare_tokenizer(
     All words are counted. Byte-pair encoding is trained on at most 128 MB: lines evenly spread over a longer text. So
     memory grows not with the text, but with the number of different words.
 
-    Args:
-        text: the training text, or several that share the tokenizer.
-        kind: "word" or "bpe"; `train_word_tokenizer` and `train_bpe_tokenizer` explain the settings.
-        is_tokenized: word tokenizers ignore it, and `prefix_space` too.
-        cache: folder for prepared files; by default the user's cache.
+    Several texts may share the tokenizer. `train_word_tokenizer` and `train_bpe_tokenizer` explain the settings; for
+    words, `is_tokenized` and `prefix_space` mean nothing. `cache` is a folder for prepared files, by default the user's.
     """
     if kind not in ("word", "bpe"):
         raise G2Error(f"the tokenizer must be 'word' or 'bpe', got {kind!r}")
@@ -131,8 +127,9 @@ def prepare_stream(text: Path, tokenizer: Tokenizer, *, cache: Path | None = Non
     sha256 = sha256_of(text)
     path = _cache_path(cache, {"text": sha256, "tokenizer": tokenizer.fingerprint}, "tokens")
     dtype = "<u2" if len(tokenizer) <= 2**16 else "<u4"
-    make = partial(_write_tokens, text, tokenizer, dtype, path)
-    return _load_or_make(path, lambda: TokenStream(path, dtype, sha256), make)
+    return _load_or_make(
+        path, lambda: TokenStream(path, dtype, sha256), lambda: _write_tokens(text, tokenizer, dtype, path)
+    )
 
 
 def _write_tokens(text: Path, tokenizer: Tokenizer, dtype: str, path: Path) -> None:
