@@ -99,7 +99,8 @@ def prepare_tokenizer(
     memory grows not with the text, but with the number of different words.
 
     Several texts may share the tokenizer. `train_word_tokenizer` and `train_bpe_tokenizer` explain the settings; for
-    words, `is_tokenized` and `prefix_space` mean nothing. `cache` is a folder for prepared files, by default the user's.
+    words, `is_tokenized` and `prefix_space` mean nothing. `cache` is a folder; by default prepared files are in the
+    user's cache.
     """
     if kind not in ("word", "bpe"):
         raise G2Error(f"the tokenizer must be 'word' or 'bpe', got {kind!r}")
