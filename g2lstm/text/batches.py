@@ -48,19 +48,12 @@ class TrainingBatches:
     The pairs are shuffled; about a hundred batches' worth at a time are sorted by length and cut into batches; and the
     batches are shuffled. Batch i of epoch e is always the same, so two numbers are enough to resume training.
 
-    Memory holds 16 bytes per pair, and 8 in a plan. Tokens stay in their files.
+    A batch has `batch_size` pairs, or slightly fewer so that all are of equal size; or as many as fit into
+    `batch_tokens`: source and target, each with its `<eos>`, including padding. Either is the size over all processes,
+    each of which reads its own share, at least one pair. Pairs with more than `max_length` tokens on a side are left
+    out, as are those with an empty side.
 
-    Args:
-        corpus: the pairs.
-        source_eos: `<eos>` of the source tokenizer.
-        target_eos: `<eos>` of the target tokenizer.
-        batch_size: pairs in a batch, over all processes, or slightly fewer so that all batches are of equal size; or
-        batch_tokens: the maximum number of tokens in a batch, over all processes: source and target, each with its
-            `<eos>`, including padding.
-        max_length: pairs with more tokens on either side are left out, as are those with an empty side.
-        seed: of the order.
-        rank: which process this is; it reads its own share of each batch.
-        world_size: the number of processes; each gets at least one pair of every batch.
+    Memory holds 16 bytes per pair, and 8 in a plan. Tokens stay in their files.
     """
 
     def __init__(

@@ -25,15 +25,10 @@ class Columns:
     """A stream cut into B columns of equal length, side by side; nothing is copied until it is read.
 
     Column b starts at token b * rows. The target of each token is the next one in the stream, so no prediction is lost
-    between two columns.
+    between two columns. B is the batch size over all processes, each of which reads its own share of the columns.
 
-    Args:
-        stream: the tokens.
-        batch_size: B, over all processes.
-        rank: which process this is; it reads its own share of the columns.
-        world_size: the number of processes, which must divide the batch size.
-        keep_tail: keep the last tokens, which do not fill a row, and mark the places after them `IGNORED`, so that
-            every token but the first is predicted exactly once. Otherwise up to B - 1 tokens at the end are left out.
+    With `keep_tail`, the last tokens, which do not fill a row, are kept and the places after them marked `IGNORED`, so
+    that every token but the first is predicted exactly once. Otherwise up to B - 1 tokens at the end are left out.
     """
 
     def __init__(
