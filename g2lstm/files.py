@@ -15,8 +15,7 @@ from g2lstm.errors import G2Error
 def read_bounded(path: Path, limit: int) -> bytes:
     """The content of a file of at most `limit` bytes.
 
-    Raises:
-        G2Error: it is longer, or can't be read, or is not a regular file; pipes and devices might never end.
+    Raises a `G2Error` if it is longer, or can't be read, or is not a regular file; pipes and devices might never end.
     """
     if not os.path.isfile(path):  # never raises, however strange the name
         raise G2Error(f"{path} is not a file" if os.path.exists(path) else f"{path} does not exist")
@@ -32,29 +31,17 @@ def read_bounded(path: Path, limit: int) -> bytes:
 def parse_json(
     text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None, *, allow_nan: bool = True
 ) -> Any:
-    """Parses JSON from anyone.
+    """Parses JSON from anyone; raises a `ValueError` also for what is nested too deeply.
 
     Args:
         text: anything.
         pairs: makes a table from its keys and values; `dict` if not given.
         allow_nan: whether to accept NaN and infinities, which Python also writes.
-
-    Raises:
-        ValueError: it is not JSON, is nested too deeply, or has a number with thousands of digits.
     """
     try:
         return json.loads(text, object_pairs_hook=pairs, parse_constant=None if allow_nan else _refuse)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-
-
-def read_json(path: Path, limit: int) -> Any:
-    """The content of a JSON file of at most `limit` bytes; raises a `G2Error` if it is not valid."""
-    content = read_bounded(path, limit)
-    try:
-        return parse_json(content)
-    except ValueError as error:
-        raise G2Error(f"{path} is not valid JSON: {error}") from None
 
 
 def _refuse(constant: str) -> None:
@@ -65,11 +52,7 @@ def _refuse(constant: str) -> None:
 def write_atomically(path: Path) -> Iterator[BinaryIO]:
     """Opens a new file that gets the name `path` only once it is complete; an error leaves no trace of it.
 
-    Args:
-        path: the final name; missing folders above it are created.
-
-    Raises:
-        G2Error: the folder can't be written to, or the disk is full.
+    Missing folders above it are created. Raises a `G2Error` if the folder can't be written to, or the disk is full.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     make_folder(path.parent)
@@ -83,7 +66,11 @@ def write_atomically(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        _sync_folder(path.parent)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # so that the new name is on the disk, too
+        finally:
+            os.close(folder)
     except OSError as error:
         if not is_disk_full(error):
             raise
@@ -110,12 +97,3 @@ def _refused(folder: Path, error: OSError) -> G2Error:
 def is_disk_full(error: OSError) -> bool:
     """Whether there was no room to write: the disk, the user's quota or the limit of a file's size is reached."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes sure that the new name is on the disk, too."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

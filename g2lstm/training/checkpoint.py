@@ -16,7 +16,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from g2lstm.errors import G2Error
-from g2lstm.files import read_bounded, read_json, write_atomically
+from g2lstm.files import parse_json, read_bounded, write_atomically
 
 VERSION = 2
 _MAX_JSON_BYTES = 2**26
@@ -30,19 +30,16 @@ class WrongVersionError(G2Error):
 def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any]) -> Path:
     """Writes a state of nested dicts and lists of tensors, numbers, strings, booleans and None; removes old ones.
 
-    Checkpoints of later steps go too: training would have resumed from them if they were whole.
+    Checkpoints of later steps go too: training would have resumed from them if they were whole. So does what a killed
+    process left half written.
     """
     path = folder / f"step-{step:08d}.json"
     write_state(path, state)
-    others = sorted(other for other in folder.glob("step-*.json") if other != path)
-    earlier = [other for other in others if other < path]
-    for old in set(others) - set(earlier[len(earlier) - (KEPT - 1) :]):
-        old.unlink()
-    for tensors in folder.glob("step-*.safetensors"):
-        if not tensors.with_suffix(".json").exists():
-            tensors.unlink()
-    for unfinished in folder.glob(".step-*.tmp"):  # left by a process that was killed
-        unfinished.unlink()
+    kept = sorted(other for other in folder.glob("step-*.json") if other <= path)[-KEPT:]
+    for pattern in ("step-*.json", "step-*.safetensors", ".step-*.tmp"):
+        for file in folder.glob(pattern):
+            if file.with_suffix(".json") not in kept:
+                file.unlink()
     return path
 
 
@@ -57,36 +54,31 @@ def write_state(path: Path, state: Mapping[str, Any]) -> None:
         file.write(text.encode())
 
 
-def load_checkpoint(path: Path, limit: int | None = None) -> dict[str, Any]:
-    """Reads the checkpoint with this JSON, or raises if it is damaged.
-
-    Its tensors may take `limit` bytes; by default, and at most, as many as the machine has memory.
-    """
-    memory = psutil.virtual_memory().total
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Reads the checkpoint with this JSON, or raises if it is damaged."""
     try:
-        header = read_json(path, _MAX_JSON_BYTES)
+        header = parse_json(read_bounded(path, _MAX_JSON_BYTES))
+        digest = header.pop("header_sha256")
         version, checksum, outline = header["version"], header["sha256"], header["state"]
-        content = read_bounded(path.with_suffix(".safetensors"), min(limit or memory, memory))
-        digest = _digest({key: value for key, value in header.items() if key != "header_sha256"})
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise G2Error(f"cannot read the checkpoint {path}: {error}") from None
-    if header.get("header_sha256") != digest:
-        raise G2Error(f"the checkpoint {path} is damaged: the checksum of its JSON is wrong")
+        content = read_bounded(path.with_suffix(".safetensors"), psutil.virtual_memory().total)
+        if _digest(header) != digest:
+            raise G2Error("the checksum of its JSON is wrong")
+        if version == VERSION and hashlib.sha256(content).hexdigest() != checksum:
+            raise G2Error("the checksum of its tensors is wrong")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise G2Error(f"the checkpoint {path} is damaged: {error}") from None
     if version != VERSION:
         raise WrongVersionError(
             f"the checkpoint {path} has version {version}, but this g2lstm reads version {VERSION}; continue with the "
             "g2lstm that wrote it"
         )
-    if hashlib.sha256(content).hexdigest() != checksum:
-        raise G2Error(f"the checkpoint {path} is damaged: the checksum of its tensors is wrong")
     try:
-        state: dict[str, Any] = _put_tensors(outline, load(content))
-    except (SafetensorError, KeyError, TypeError, AttributeError) as error:  # anyone can make correct checksums
+        return _join(json.dumps(outline), content)
+    except (SafetensorError, LookupError, TypeError) as error:  # anyone can make correct checksums
         raise G2Error(f"g2lstm did not write the checkpoint {path}: {error!r}") from None
-    return state
 
 
-def latest_checkpoint(folder: Path, limit: int | None = None) -> tuple[dict[str, Any] | None, list[str]]:
+def latest_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
     """The newest whole checkpoint, or None if there are no checkpoints; and what is wrong with any newer ones.
 
     It is an error if there are checkpoints but none can be read, or if the newest has another version.
@@ -94,7 +86,7 @@ def latest_checkpoint(folder: Path, limit: int | None = None) -> tuple[dict[str,
     problems: list[str] = []
     for path in sorted(folder.glob("step-*.json"), reverse=True):
         try:
-            return load_checkpoint(path, limit), problems
+            return load_checkpoint(path), problems
         except WrongVersionError:
             raise
         except G2Error as error:
@@ -114,8 +106,15 @@ def pack(state: Mapping[str, Any]) -> bytes:
 def unpack(content: bytes) -> dict[str, Any]:
     """The state that `pack` was given."""
     end = 8 + int.from_bytes(content[:8], "little")
-    state: dict[str, Any] = _put_tensors(json.loads(content[8:end]), load(content[end:]))
-    return state
+    return _join(content[8:end], content[end:])
+
+
+def not_finite(state: Mapping[str, Any]) -> str | None:
+    """The name of a tensor that holds an infinity or NaN, or None if there is none."""
+    tensors: dict[str, Tensor] = {}
+    _take_tensors(state, (), tensors)
+    floats = ((name, tensor) for name, tensor in tensors.items() if tensor.is_floating_point())
+    return next((name for name, tensor in floats if not tensor.isfinite().all()), None)
 
 
 def _digest(header: Mapping[str, Any]) -> str:
@@ -125,32 +124,28 @@ def _digest(header: Mapping[str, Any]) -> str:
 def _split(state: Mapping[str, Any]) -> tuple[Any, bytes]:
     """The part for JSON, and the safetensors file."""
     tensors: dict[str, Tensor] = {}
-    outline = _take_tensors(state, "", tensors)
-    return outline, save(tensors)
+    outline = _take_tensors(state, (), tensors)
+    # Copies, because safetensors refuses tensors that share memory, and states may be views of one another.
+    return outline, save({name: one.detach().cpu().clone().contiguous() for name, one in tensors.items()})
 
 
-def _take_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+def _take_tensors(value: Any, names: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
     """Moves every tensor into `tensors`, and leaves {"tensor": name} in its place."""
     if isinstance(value, Tensor):
-        # A copy, because safetensors refuses tensors that share memory, and states may be views of one another.
-        tensors[name] = value.detach().cpu().clone().contiguous()
+        name = ".".join(names)
+        tensors[name] = value
         return {"tensor": name}
     if isinstance(value, Mapping):
-        if "tensor" in value or not all(isinstance(key, str) for key in value):
-            raise TypeError(f"the keys of a checkpoint must be strings other than 'tensor', got {list(value)}")
-        return {key: _take_tensors(item, f"{name}.{key}" if name else key, tensors) for key, item in value.items()}
+        return {key: _take_tensors(item, (*names, key), tensors) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_take_tensors(item, f"{name}.{index}", tensors) for index, item in enumerate(value)]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise TypeError(f"a checkpoint cannot hold the {type(value).__name__} at {name}")
-
-
-def _put_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    if isinstance(value, dict):
-        if set(value) == {"tensor"}:
-            return tensors[value["tensor"]]
-        return {key: _put_tensors(item, tensors) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_put_tensors(item, tensors) for item in value]
+        return [_take_tensors(item, (*names, str(index)), tensors) for index, item in enumerate(value)]
     return value
+
+
+def _join(outline: str | bytes, content: bytes) -> dict[str, Any]:
+    """The state that `_split` was given."""
+    tensors = load(content)
+    state: dict[str, Any] = json.loads(
+        outline, object_hook=lambda item: tensors[item["tensor"]] if item.keys() == {"tensor"} else item
+    )
+    return state

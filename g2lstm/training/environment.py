@@ -1,23 +1,37 @@
-"""What training changes in the Python process, and puts back at the end: accelerate's state, denormals, signals."""
+"""Where training runs: the processes that share the work, their accelerator, denormal numbers and signals.
 
+Torchrun's agent keeps one store of addresses for as long as it lives. Restarted processes would find the addresses of
+the dead ones there, and fail to connect (https://github.com/pytorch/pytorch/issues/135712). The number of restarts
+can't tell them apart, because each node counts its own. So the processes first agree on a name for this start, and
+keep their addresses under that name. What they exchange are tensors, never pickles.
+"""
+
+import atexit
+import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from types import FrameType
+from functools import cache
 from typing import Any
+from uuid import uuid4
 
+import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState, GradientState, is_initialized
+from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import InitProcessGroupKwargs
+from torch import distributed
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # not in its __all__
+from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
 
 from g2lstm.errors import G2Error
-from g2lstm.training.processes import init_method
+from g2lstm.training.checkpoint import pack, unpack
 
 _PATIENCE = timedelta(hours=2)  # other processes wait this long for the first one, which prepares the data
-_ONE_AT_A_TIME = threading.Lock()
+_SECONDS_BETWEEN_CALLS = 0.1
 
 
 class Interrupted(Exception):  # noqa: N818  it is no error
@@ -25,26 +39,13 @@ class Interrupted(Exception):  # noqa: N818  it is no error
 
 
 @contextmanager
-def one_at_a_time() -> Iterator[None]:
-    """Refuses a second training run in this Python process: the two would share torch's random numbers."""
-    if not _ONE_AT_A_TIME.acquire(blocking=False):
-        raise G2Error(
-            "another training run is active in this Python process; wait for it to end, or use a second process"
-        )
-    try:
-        yield
-    finally:
-        _ONE_AT_A_TIME.release()
-
-
-@contextmanager
 def own_accelerator(precision: str) -> Iterator[Accelerator]:
     """An accelerator with its own settings; accelerate would keep those of the first one in this Python process."""
     if precision == "fp16" and not torch.accelerator.is_available():
         raise G2Error('train.precision = "fp16" needs a GPU, but there is none; use "bf16" or "fp32"')
-    callers = _accelerate_states()
-    saved = [dict(state) for state in callers]
-    for state in callers:
+    shared = [AcceleratorState._shared_state, GradientState._shared_state]  # by all instances of the class
+    callers = [dict(state) for state in shared]
+    for state in shared:
         state.clear()
     try:
         yield Accelerator(
@@ -54,15 +55,9 @@ def own_accelerator(precision: str) -> Iterator[Accelerator]:
             kwargs_handlers=[InitProcessGroupKwargs(init_method=init_method(), timeout=_PATIENCE)],
         )
     finally:
-        for state in _accelerate_states():
+        for state, values in zip(shared, callers, strict=True):
             state.clear()
-        for state, values in zip(callers, saved, strict=True):
             state.update(values)
-
-
-def _accelerate_states() -> list[dict[str, Any]]:
-    """The dictionaries in which accelerate keeps its settings: each is shared by all instances of a class."""
-    return [vars(AcceleratorState()), vars(GradientState())] if is_initialized() else []
 
 
 @contextmanager
@@ -76,37 +71,114 @@ def denormals_flushed() -> Iterator[None]:
         torch.set_flush_denormal(was_on)
 
 
-class Signals:
-    """Notices Ctrl-C and SIGTERM, so that training can stop after the current update.
+@contextmanager
+def signals_noticed(on_first: Callable[[], None]) -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C or SIGTERM sets; the second one raises KeyboardInterrupt at once."""
+    came = threading.Event()
 
-    Args:
-        on_first: called at the first signal.
-
-    Attributes:
-        came: whether there was a signal.
-    """
-
-    def __init__(self, on_first: Callable[[], None]) -> None:
-        self.came = False
-        self._on_first = on_first
-
-    @contextmanager
-    def noticed(self) -> Iterator[None]:
-        """Notices the first signal; the second one raises KeyboardInterrupt at once."""
-        if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
-            yield
-            return
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = [signal.signal(number, self._notice) for number in numbers]
-        try:
-            yield
-        finally:
-            for number, handler in zip(numbers, before, strict=True):
-                if handler is not None:  # one that was not set from Python can't be set again
-                    signal.signal(number, handler)
-
-    def _notice(self, _number: int, _frame: FrameType | None) -> None:
-        if self.came:
+    def notice(*_: object) -> None:
+        if came.is_set():
             raise KeyboardInterrupt
-        self.came = True
-        self._on_first()
+        came.set()
+        on_first()
+
+    is_main = threading.current_thread() is threading.main_thread()  # only this one may handle signals
+    before = {number: signal.signal(number, notice) for number in (signal.SIGINT, signal.SIGTERM) if is_main}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # one that was not set from Python can't be set again
+                signal.signal(number, handler)
+
+
+@cache
+def init_method() -> str:
+    """The `init_method` for `torch.distributed.init_process_group`; RANK and the like come from the environment."""
+    register_rendezvous_handler("g2lstm", _meet)
+    atexit.register(_leave)
+    return "g2lstm://"
+
+
+def _meet(_url: str, *, timeout: timedelta) -> Iterator[tuple[Store, int, int]]:
+    # Imported after the group exists, as DDP would, it holds the group in default arguments, and `_leave` can't end it.
+    import torch.distributed.nn.functional  # noqa: F401
+
+    store, rank, size = next(rendezvous("env://", timeout=timeout))
+    yield PrefixStore(agree(store, rank, size, timeout), store), rank, size
+
+
+def _leave() -> None:
+    """Ends gloo's threads while Python still runs; one that needs Python later would abort the process."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def agree(store: Store, rank: int, size: int, timeout: timedelta) -> str:
+    """A name that all processes of this start share, whatever earlier ones left in the store.
+
+    The first process invents the name, and answers a word from each of the others. They call it by whichever name is in
+    the store until their word, which is new, is answered: dead processes don't answer.
+    """
+    if rank == 0:
+        name = uuid4().hex
+        store.set("g2lstm/first", name)
+        for other in range(1, size):
+            word = store.get(f"g2lstm/{name}/{other}").decode()
+            store.set(f"g2lstm/{word}", name)
+        return name
+    word, deadline = uuid4().hex, time.monotonic() + timeout.total_seconds()
+    while not store.check([f"g2lstm/{word}"]):
+        if time.monotonic() > deadline:
+            where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+            raise G2Error(
+                f"process {rank} of {size} has waited {timeout} for the first one, at {where}; check that it was "
+                "started, and its log"
+            )
+        name = store.get("g2lstm/first").decode()
+        store.set(f"g2lstm/{name}/{rank}", word)
+        time.sleep(_SECONDS_BETWEEN_CALLS)
+    return store.get(f"g2lstm/{word}").decode()
+
+
+def sums(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
+    """The sum of each value over all processes."""
+    if accelerator.num_processes == 1:
+        return list(values)
+    return accelerator.reduce(torch.tensor(values, dtype=torch.float64, device=accelerator.device), "sum").tolist()
+
+
+def of_first(accelerator: Accelerator, *values: float) -> list[float]:
+    """The first process's values: all processes must decide alike, or they would wait for each other for ever."""
+    return sums(accelerator, [value if accelerator.is_main_process else 0.0 for value in values])
+
+
+def gathered(accelerator: Accelerator, state: dict[str, Any]) -> list[dict[str, Any]]:
+    """The states of all processes, ordered by rank; a state holds whatever a checkpoint can hold."""
+    if accelerator.num_processes == 1:
+        return [state]
+    content = pack(state)
+    own = torch.frombuffer(bytearray(content), dtype=torch.uint8).to(accelerator.device)
+    sizes = accelerator.gather(torch.tensor([len(content)], device=accelerator.device)).tolist()
+    every = accelerator.gather(accelerator.pad_across_processes(own)).view(len(sizes), -1).cpu()
+    return [unpack(row[:size].numpy().tobytes()) for row, size in zip(every, sizes, strict=True)]
+
+
+def noise_seed(seed: int, rank: int, step: int = 0) -> int:
+    """The seed of a process's own noise and dropout from `step` on; any two streams are independent."""
+    return int(np.random.SeedSequence((seed, rank, step)).generate_state(1, np.uint64)[0])
+
+
+@contextmanager
+def deaths_explained() -> Iterator[None]:
+    """Turns the loss of another process into a clear error; torch has no exception class for what gloo raises."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error)
+        if not isinstance(error, distributed.DistError) and "gloo" not in text and "by peer" not in text:
+            raise
+        raise G2Error(
+            "another process of this training run has died, so this one stops too; see that process's output for the "
+            f"reason, then continue from the last checkpoint with --resume ({text.splitlines()[0]})"
+        ) from error

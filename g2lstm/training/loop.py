@@ -5,24 +5,17 @@ import time
 from contextlib import nullcontext
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 
 from g2lstm.errors import G2Error
 from g2lstm.recipes.sections import NtAsgd, TrainSection
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.task import Learner, Validation
-from g2lstm.training.checkpoint import latest_checkpoint, save_checkpoint, write_state
-from g2lstm.training.environment import Interrupted, Signals
-from g2lstm.training.optim import build_optimizer
-from g2lstm.training.processes import of_first, sums
+from g2lstm.training.checkpoint import latest_checkpoint, not_finite, save_checkpoint, write_state
+from g2lstm.training.environment import Interrupted, gathered, noise_seed, of_first, signals_noticed, sums
+from g2lstm.training.optim import build_optimizer, load_optimizer_state, optimizer_state
 from g2lstm.training.progress import Metrics, Observer, Silent, TrainingProgress, learning_rate
-from g2lstm.training.state import (
-    TrainingState,
-    check_unchanged,
-    foreign_state_refused,
-    max_checkpoint_bytes,
-    not_finite,
-)
 
 MAX_SKIPPED = 10  # updates in a row before training gives up
 
@@ -49,10 +42,6 @@ class Trainer:
         self.progress = TrainingProgress(epochs=None if settings.minutes else settings.epochs)
         optimizer, self.averaging = build_optimizer(settings.optimizer, list(learner.model.parameters()))
         self.module, self.optimizer = accelerator.prepare(learner.module, optimizer)
-        self._metrics: Observer = Silent()
-        self._signals = Signals(
-            lambda: observer.on_message("stopping after saving the state; press Ctrl-C again to stop at once")
-        )
 
     # ------------------------------------------------------------------------------------------------ the loop
 
@@ -62,33 +51,31 @@ class Trainer:
         Args:
             resume: continue from the newest whole checkpoint, if there is one.
         """
-        if self.accelerator.is_main_process:
-            self.run.remember_recipe()
+        is_main = self.accelerator.is_main_process
+        if is_main:
+            _ = self.run.recipe_hash  # reads recipe.toml now rather than later, when someone may have edited it
         if resume:
             self._restore()
         if self.progress.finished:
             return self.progress
-        is_main, step = self.accelerator.is_main_process, self.progress.step
-        files = Metrics(self.run, step) if is_main else nullcontext(Silent())
-        with self._signals.noticed(), files as self._metrics:
-            self._start_clock()
+        files = Metrics(self.run, self.progress.step) if is_main else nullcontext(Silent())
+        with signals_noticed(self._on_signal) as self._signal, files as metrics:
+            self._listeners: list[Observer] = [metrics, self.observer]
+            self._saved_at = time.monotonic()
+            self._clock = time.monotonic() - self.progress.seconds
             if self.progress.best is None:
                 for remark in self.learner.remarks:
                     self.observer.on_message(remark)
                 self._validate()
                 self._save()
-            while not self._is_done():
+            while self._share() < 1:
                 batch = self.learner.next_batch()
                 if batch is None:
                     self._end_epoch()
                     continue
                 self._update(batch)
                 self._fit_epochs()
-                is_interrupted, is_due = self._requests()
-                if is_interrupted:
-                    raise Interrupted(f"training was interrupted; its state is saved in {self._save()}")
-                if is_due:
-                    self._save()
+                self._heed_requests()
             if self.learner.epoch_progress >= 1:
                 self._end_epoch()
             elif self.learner.epoch_progress > 0:  # a budget in minutes may end within an epoch
@@ -122,7 +109,7 @@ class Trainer:
         self.progress.tokens += loss.tokens
         self._note_time()
         values = {"loss": nats, "perplexity": math.exp(min(nats, 700.0)), "learning_rate": rate}
-        for listener in (self._metrics, self.observer):
+        for listener in self._listeners:
             listener.on_step(self.progress, self._share(), values)
 
     def _skip(self, batch: Any, nats: float, norm: float) -> None:
@@ -142,165 +129,193 @@ class Trainer:
         self._note_time()
         if progress.skipped_in_a_row >= MAX_SKIPPED:
             several = f"{MAX_SKIPPED} updates in a row were skipped (the batch of the first is in {kept})"
-            raise G2Error(self._diverged(f"{several}, and {what}"))
+            raise self._diverged(f"{several}, and {what}")
 
     def _end_epoch(self) -> None:
         self.progress.epoch += 1
         self.learner.start_epoch()
         has_fired = self._validate()
-        optimizer, stale = self.settings.optimizer, self.progress.stale
+        optimizer, stale, end = self.settings.optimizer, self.progress.stale, None
         if has_fired and isinstance(optimizer, NtAsgd) and optimizer.start == "asgd":
-            self._end_here("validation has stopped improving: finetuning ends")
-        if self.settings.patience is not None and stale >= self.settings.patience:
-            self._end_here(f"{stale} validation{'' if stale == 1 else 's'} without improvement: training ends")
-        if not self._is_done():  # otherwise the last checkpoint follows at once
+            end = "validation has stopped improving: finetuning ends"
+        elif self.settings.patience is not None and stale >= self.settings.patience:
+            end = f"{stale} validation{'' if stale == 1 else 's'} without improvement: training ends"
+        if end is not None:
+            self.observer.on_message(end)
+            self.progress.epochs = float(self.progress.epoch)
+        if self._share() < 1:  # otherwise the last checkpoint follows at once
             self._save()
-
-    def _end_here(self, message: str) -> None:
-        self.observer.on_message(message)
-        self.progress.epochs = float(self.progress.epoch)
 
     def _validate(self) -> bool:
         """Evaluates, keeps the weights if they are the best yet, and says whether NT-ASGD's trigger fired."""
-        start = time.monotonic()
-        with self.averaging.evaluation_weights():
-            validation = self._evaluate()
-            is_best = self._keep_if_best(validation)
-        was_averaging = self.averaging.is_averaging
+        start, was_averaging = time.monotonic(), self.averaging.is_averaging
+        validation, is_best = self._evaluate()
         has_fired = self.progress.step > 0 and self.averaging.check(validation.criterion)
         if has_fired and not was_averaging:
             self.observer.on_message("validation has stopped improving: averaging the weights from here on")
-        (self.progress.validation_seconds,) = of_first(self.accelerator, [time.monotonic() - start])
+        (self.progress.validation_seconds,) = of_first(self.accelerator, time.monotonic() - start)
         self.progress.validating_seconds += self.progress.validation_seconds
         self._note_time()
-        for listener in (self._metrics, self.observer):
+        for listener in self._listeners:
             listener.on_validation(self.progress, validation, is_best)
         return has_fired
 
-    def _evaluate(self) -> Validation:
-        validation = self.learner.validate()
-        loss, criterion = of_first(self.accelerator, [validation.loss, validation.criterion])
-        if not math.isfinite(loss):
-            raise G2Error(self._diverged(f"the validation loss became {loss}"))
-        return validation._replace(loss=loss, criterion=criterion)
-
-    def _keep_if_best(self, validation: Validation) -> bool:
+    def _evaluate(self) -> tuple[Validation, bool]:
+        """Evaluates the model; writes its weights, and says so, if they are the best yet."""
         progress = self.progress
-        if not progress.is_improved_by(validation.criterion, validation.loss):
-            progress.stale += 1
-            return False
-        progress.best, progress.best_loss = validation.criterion, validation.loss
-        progress.best_scores = dict(validation.scores)
-        progress.stale = 0
-        weights = self.learner.model.state_dict()
-        self._check_finite(weights)
-        if self.accelerator.is_main_process:
-            facts = {"steps": str(progress.step)}
-            if self.settings.minutes and progress.epochs is not None:  # what the schedule was fitted to
-                facts["epochs"] = repr(progress.epochs)
-            self.run.save_weights(weights, {**self.learner.facts, **facts})
-        return True
+        with self.averaging.evaluation_weights():
+            validation = self.learner.validate()
+            loss, criterion = of_first(self.accelerator, validation.loss, validation.criterion)
+            if not math.isfinite(loss):
+                raise self._diverged(f"the validation loss became {loss}")
+            validation = validation._replace(loss=loss, criterion=criterion)
+            if not progress.is_improved_by(criterion, loss):
+                progress.stale += 1
+                return validation, False
+            progress.best, progress.best_loss, progress.stale = criterion, loss, 0
+            progress.best_scores = dict(validation.scores)
+            weights = self.learner.model.state_dict()
+            self._check_finite(weights)
+            if self.accelerator.is_main_process:
+                facts = {"steps": str(progress.step)}
+                if self.settings.minutes and progress.epochs is not None:  # what the schedule was fitted to
+                    facts["epochs"] = repr(progress.epochs)
+                self.run.save_weights(weights, {**self.learner.facts, **facts})
+            return validation, True
 
     # ------------------------------------------------------------------------------------------------ schedule
-
-    def _share(self) -> float:
-        return self.progress.share(self.settings, self._epochs_done())
 
     def _epochs_done(self) -> float:
         return self.progress.epoch + self.learner.epoch_progress
 
-    def _is_done(self) -> bool:
-        return self._share() >= 1.0
+    def _share(self) -> float:
+        return self.progress.share(self.settings, self._epochs_done())
 
     def _fit_epochs(self) -> None:
         if self.progress.fit_epochs(self.settings, self._epochs_done()):
             minutes, epochs = self.settings.minutes, self.progress.epochs
             self.observer.on_message(f"{minutes:g} minutes are enough for {epochs:.2f} epochs")
 
-    def _start_clock(self) -> None:
-        self._saved_at = time.monotonic()
-        self._clock = time.monotonic() - self.progress.seconds
-
     def _note_time(self) -> None:
         self.progress.seconds = time.monotonic() - self._clock
         if self.progress.epochs is None:  # the clock still decides, so all processes need the same time
-            (self.progress.seconds,) = of_first(self.accelerator, [self.progress.seconds])
+            (self.progress.seconds,) = of_first(self.accelerator, self.progress.seconds)
 
-    def _requests(self) -> tuple[bool, bool]:
-        """Whether any process was interrupted, and whether a checkpoint is due by the first process's clock."""
+    def _on_signal(self) -> None:
+        self.observer.on_message("stopping after saving the state; press Ctrl-C again to stop at once")
+
+    def _heed_requests(self) -> None:
+        """Stops if any process was interrupted; saves if a checkpoint is due by the first process's clock."""
         is_due = time.monotonic() - self._saved_at > 60 * self.settings.checkpoint_minutes
-        own = [float(self._signals.came), float(is_due and self.accelerator.is_main_process)]
+        own = [float(self._signal.is_set()), float(is_due and self.accelerator.is_main_process)]
         interrupted, due = sums(self.accelerator, own)
-        return interrupted > 0, due > 0
+        if interrupted:
+            raise Interrupted(f"training was interrupted; its state is saved in {self._save()}")
+        if due:
+            self._save()
 
     # ------------------------------------------------------------------------------------------------ state
 
-    @property
-    def state(self) -> TrainingState:
-        """What a checkpoint holds, besides the progress."""
-        return TrainingState(self.learner, self.optimizer, self.averaging, self.accelerator)
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that resuming needs, of all processes; all of them must call this."""
+        scaler, device = self.accelerator.scaler, self.accelerator.device
+        own = {
+            "task": self.learner.state_dict(),
+            "random": torch.get_rng_state(),
+            "random_device": [] if device.type == "cpu" else [torch.get_device_module(device).get_rng_state()],
+        }
+        return {
+            "recipe": self.run.recipe_hash if self.accelerator.is_main_process else None,
+            "progress": self.progress.model_dump(),
+            "model": dict(self.learner.model.state_dict()),
+            "optimizer": optimizer_state(self.optimizer),
+            "averaging": self.averaging.state_dict(),
+            "scaler": None if scaler is None else scaler.state_dict(),
+            "facts": self.learner.facts,
+            "processes": gathered(self.accelerator, own),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from what `state_dict` returned, maybe with a different number of processes."""
+        self.progress = TrainingProgress.model_validate(state["progress"])
+        if self.progress.epochs is None and self.settings.minutes is None:
+            raise ValueError("it does not say how many epochs to train for")
+        self._check_unchanged(state)
+        self.learner.model.load_state_dict(state["model"])
+        load_optimizer_state(self.optimizer, state["optimizer"])
+        if state["averaging"] is not None:  # older versions saved none for optimisers that do not average
+            self.averaging.load_state_dict(state["averaging"])
+        if self.accelerator.scaler is not None and state.get("scaler"):
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+        saved, device, rank = state["processes"], self.accelerator.device, self.accelerator.process_index
+        self.learner.load_state_dict([one["task"] for one in saved])
+        if len(saved) != (now := self.accelerator.num_processes):
+            torch.manual_seed(noise_seed(self.settings.seed, rank, self.progress.step))
+            self.observer.on_message(f"{len(saved)} process(es) before, {now} now: noise and dropout start new streams")
+            return
+        torch.set_rng_state(saved[rank]["random"])
+        if device.type != "cpu" and saved[rank]["random_device"]:  # a run that began on another device has none
+            torch.get_device_module(device).set_rng_state(saved[rank]["random_device"][0])
+
+    def _check_unchanged(self, state: dict[str, Any]) -> None:
+        """Raises if the data or the recipe has changed since the state was saved."""
+        before, recipe = state.get("facts", {}), self.run.recipe_hash  # older versions did not save all of them
+        if changed := [name for name, value in self.learner.facts.items() if before.get(name, value) != value]:
+            what = f"the data of {self.run.path} has changed since its last checkpoint ({', '.join(changed)})"
+        elif state.get("recipe", recipe) != recipe:
+            what = f"{self.run.recipe_file} has changed since its last checkpoint"
+        else:
+            return
+        raise G2Error(f"{what}; put back what was there before, or start a new run with another --out")
 
     def _save(self) -> str:
         self._saved_at = time.monotonic()
-        state = self.state.take()
+        state = self.state_dict()
         self._check_finite(state)
         if not self.accelerator.is_main_process:
             return str(self.run.checkpoints)
-        state |= {"recipe": self.run.recipe_hash, "progress": self.progress.model_dump()}
         try:
             return str(save_checkpoint(self.run.checkpoints, self.progress.step, state))
         except G2Error as error:
             raise G2Error(f"{error}; {self._last_good()}; then continue with --resume") from None
 
     def _restore(self) -> None:
-        state, problems = latest_checkpoint(self.run.checkpoints, max_checkpoint_bytes(self.learner.model))
+        state, problems = latest_checkpoint(self.run.checkpoints)
         for problem in problems:
             self.observer.on_message(f"{problem}; using the checkpoint before it")
-        with foreign_state_refused(self.run):
-            saved = None if state is None else TrainingProgress.model_validate(state["progress"])
-            if saved is not None and saved.epochs is None and self.settings.minutes is None:
-                raise ValueError("it does not say how many epochs to train for")
-        step = -1 if saved is None else saved.step
-        if of_first(self.accelerator, [step]) != [step]:
+        try:
+            if state is not None:
+                self.load_state_dict(state)
+        except G2Error:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
+            raise G2Error(
+                f"the newest checkpoint in {self.run.checkpoints} is intact, but belongs to another training run "
+                f"({error!r:.200}); put the right one back, or start a new run with another --out"
+            ) from error
+        step = -1 if state is None else self.progress.step
+        if of_first(self.accelerator, step) != [step]:
             raise G2Error(
                 f"the processes see different checkpoints; put {self.run.path} on a disk that all of them share"
             )
-        if state is None or saved is None:
+        if state is None:
             self.observer.on_message("there is no checkpoint yet: starting from the beginning")
             return
-        self.progress = saved
-        with foreign_state_refused(self.run):
-            check_unchanged(state, self.run, self.learner.facts)
-            is_exact = self.state.put_back(state, seed=self.settings.seed, step=step)
-        if not is_exact:
-            before, now = len(state["processes"]), self.accelerator.num_processes
-            self.observer.on_message(f"{before} process(es) before, {now} now: noise and dropout start new streams")
-        self.observer.on_message(f"continuing from step {self.progress.step}")
-        self._replace_lost_weights()
+        self.observer.on_message(f"continuing from step {step}")
+        if not of_first(self.accelerator, self.run.model_file.is_file())[0]:
+            self.progress.best = None
+            self._evaluate()
+            self.observer.on_message(f"{self.run.model_file} was missing: it now holds the last checkpoint's weights")
 
-    def _replace_lost_weights(self) -> None:
-        """Writes the checkpoint's weights as the model if the file of the best weights is missing or damaged."""
-        if of_first(self.accelerator, [self.run.has_weights()])[0]:
-            return
-        before, stale = self.progress.best, self.progress.stale
-        self.progress.best = None
-        with self.averaging.evaluation_weights():
-            self._keep_if_best(self._evaluate())
-        self.progress.stale = stale
-        self.observer.on_message(
-            f"{self.run.model_file} was missing or damaged: it now holds the weights of the last checkpoint, whose "
-            f"validation criterion is {self.progress.best}; the best was {before}"
-        )
-
-    def _check_finite(self, state: Any) -> None:
+    def _check_finite(self, state: dict[str, Any]) -> None:
         if name := not_finite(state):
-            raise G2Error(self._diverged(f"{name} is no longer finite"))
+            raise self._diverged(f"{name} is no longer finite")
 
-    def _diverged(self, what: str) -> str:
+    def _diverged(self, what: str) -> G2Error:
         advice = "Start a new run with another --out and a lower train.optimizer.lr, or with train.clip"
         if self.progress.epoch > 0:
             advice += f"; train.finetune_from={self.run.path} starts from the best weights"
-        return f"{what} after step {self.progress.step}; {self._last_good()}. {advice}"
+        return G2Error(f"{what} after step {self.progress.step}; {self._last_good()}. {advice}")
 
     def _last_good(self) -> str:
         checkpoints = sorted(self.run.checkpoints.glob("step-*.json"))

@@ -57,8 +57,7 @@ class NonMonotoneAveraging:
     def check(self, loss: float) -> bool:
         """Notes a validation loss, and begins averaging if it exceeds the lowest of all but the last `window` losses.
 
-        Returns:
-            Whether it did exceed that; the finetuning phase ends then.
+        Returns whether it did exceed that; the finetuning phase ends then.
         """
         if self.window is None:
             return False
@@ -144,35 +143,27 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Puts the result of `optimizer_state` into an optimiser that was built with the same arguments."""
+    """Puts the result of `optimizer_state` into an optimiser that was built with the same arguments.
+
+    Raises a `G2Error` unless it fits each parameter; torch would notice in the middle of an update, or never.
+    """
+    inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
     groups = optimizer.state_dict()["param_groups"]
-    rates, memories = state["learning_rates"], state["parameters"]
-    known = {str(index) for group in groups for index in group["params"]}
-    if len(rates) != len(groups) or not set(memories) <= known:
+    shapes = [p.shape for group in inner.param_groups for p in group["params"]]
+    names, rates = _REMEMBERED[type(inner)], state["learning_rates"]
+    memories = {int(index): dict(memory) for index, memory in state["parameters"].items()}
+    fits = len(rates) == len(groups) and all(
+        index in range(len(shapes))
+        and {name: getattr(value, "shape", None) for name, value in memory.items()}
+        == {name: torch.Size() if name == "step" else shapes[index] for name in names}
+        for index, memory in memories.items()
+    )
+    if not fits:
         raise G2Error(
-            f"the saved optimiser has {len(rates)} groups and state for {len(memories)} parameters, but this one has "
-            f"{len(groups)} groups of {len(known)}; resume with the recipe that wrote the checkpoint"
+            f"the saved optimiser has {len(rates)} groups and state for {len(memories)} parameters, which does not fit "
+            f"this one, with {len(groups)} groups and {len(shapes)} parameters; resume with the recipe that wrote the "
+            "checkpoint"
         )
     for group, rate in zip(groups, rates, strict=True):
         group["lr"] = float(rate)
-    _check_memories(optimizer, memories)
-    entries = {int(index): dict(entry) for index, entry in memories.items()}
-    optimizer.load_state_dict({"state": entries, "param_groups": groups})
-
-
-def _check_memories(optimizer: torch.optim.Optimizer, memories: Mapping[str, Any]) -> None:
-    """Raises unless each fits its parameter; torch would notice in the middle of an update, or never."""
-    inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
-    names = _REMEMBERED[type(inner)]
-    parameters = [parameter for group in inner.param_groups for parameter in group["params"]]
-    for index, memory in memories.items():
-        shape = parameters[int(index)].shape
-        fits = memory.keys() == names and all(
-            isinstance(value, Tensor) and value.shape == (torch.Size() if name == "step" else shape)
-            for name, value in memory.items()
-        )
-        if not fits:
-            raise G2Error(
-                f"what the saved optimiser remembers about parameter {index} does not fit: {sorted(memory)}; resume "
-                "with the recipe that wrote the checkpoint"
-            )
+    optimizer.load_state_dict({"state": memories, "param_groups": groups})

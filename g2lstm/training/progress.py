@@ -3,16 +3,16 @@
 import math
 import time
 from collections.abc import Mapping
-from types import TracebackType
+from contextlib import AbstractContextManager
 from typing import Annotated, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from g2lstm.recipes.sections import AdamW, TrainSection
 from g2lstm.runs.directory import RunDirectory
+from g2lstm.runs.records import Count
 from g2lstm.tasks.task import Validation
 
-Count = Annotated[int, Field(ge=0, lt=2**63)]
 _FIT_AFTER_SECONDS = 20.0  # by then the speed is known well enough to turn a budget in minutes into epochs
 _FIRST_RATE = 0.04  # of the one-cycle schedule, as a share of the highest
 _SECONDS_BETWEEN_LINES = 5.0
@@ -41,9 +41,8 @@ class TrainingProgress(BaseModel):
 
     def is_improved_by(self, criterion: float, loss: float) -> bool:
         """Whether this validation beats the best one so far: by its criterion, then by its loss."""
-        if self.best is None:
-            return True
-        return (criterion, loss) < (self.best, math.inf if self.best_loss is None else self.best_loss)
+        loss_before = math.inf if self.best_loss is None else self.best_loss
+        return self.best is None or (criterion, loss) < (self.best, loss_before)
 
     def share(self, settings: TrainSection, epochs_done: float) -> float:
         """How much of the training is done, in [0, 1]."""
@@ -51,9 +50,7 @@ class TrainingProgress(BaseModel):
             return min(epochs_done / self.epochs, 1.0)
         assert settings.minutes is not None
         used = self.seconds / (60 * settings.minutes)
-        if settings.epochs is not None:
-            used = max(used, epochs_done / settings.epochs)
-        return min(used, 1.0)
+        return min(max(used, epochs_done / (settings.epochs or math.inf)), 1.0)
 
     def fit_epochs(self, settings: TrainSection, epochs_done: float) -> bool:
         """Turns minutes into epochs once the speed is known, and says whether it just did.
@@ -111,26 +108,20 @@ class Silent(Observer):
     """An observer that ignores everything."""
 
 
-class Metrics(Silent):
-    """Writes metrics.jsonl (for scripts) and events/ (TensorBoard) into a run directory; a context manager.
+class Metrics(Silent, AbstractContextManager["Metrics"]):
+    """Writes metrics.jsonl (for scripts) and events/ (TensorBoard) into a run directory.
 
     TensorBoard drops what comes after `step`, where training continues: a crash has undone it.
     """
 
     def __init__(self, run: RunDirectory, step: int = 0) -> None:
-        self.run = run
-        self.step = step
-        self._last_line = 0.0
-
-    def __enter__(self) -> "Metrics":
         from torch.utils.tensorboard import SummaryWriter
 
-        self._events = SummaryWriter(str(self.run.events), purge_step=self.step + 1)
-        return self
+        self.run = run
+        self._events = SummaryWriter(str(run.events), purge_step=step + 1)
+        self._last_line = 0.0
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._events.close()
 
     def on_step(self, progress: TrainingProgress, share: float, values: dict[str, float]) -> None:

@@ -17,9 +17,8 @@ from g2lstm.tasks.recipes import Recipe, load_recipe, parse_recipe, task_of
 from g2lstm.tasks.task import Learner
 from g2lstm.tasks.trained import Trained
 from g2lstm.text.tokenize import Tokenizer
-from g2lstm.training.environment import denormals_flushed, one_at_a_time, own_accelerator
+from g2lstm.training.environment import deaths_explained, denormals_flushed, noise_seed, own_accelerator
 from g2lstm.training.loop import Trainer
-from g2lstm.training.processes import deaths_explained, noise_seed
 from g2lstm.training.progress import Observer, Silent, TrainingProgress
 
 
@@ -71,51 +70,40 @@ def train_recipe(
     data_dir: Path | None = None,
 ) -> TrainingProgress:
     """Trains a model into the run directory `out`, without loading it; the arguments are those of `train`."""
-    precision = recipe.train.precision
+    recipe, run = with_absolute_paths(recipe), RunDirectory(Path(out))
     try:
-        with one_at_a_time(), denormals_flushed(), deaths_explained(), own_accelerator(precision) as accelerator:
-            return _train(with_absolute_paths(recipe), Path(out), observer, resume, data_dir, accelerator)
+        with denormals_flushed(), deaths_explained(), own_accelerator(recipe.train.precision) as accelerator:
+            is_old = run.recipe_file.exists() and resume
+            if is_old:
+                _check_same(run.recipe, recipe, run.path)
+            else:
+                run.check_new()
+            learner, tokenizers = prepare(recipe, accelerator, data_dir, resumed=run if is_old else None)
+            if accelerator.num_processes > 1:  # the same weights everywhere, but different noise and masks
+                torch.manual_seed(noise_seed(recipe.train.seed, accelerator.process_index))
+            if not accelerator.is_main_process:
+                return Trainer(learner, recipe.train, run, accelerator, Silent()).train(resume=is_old)
+            with run.locked():
+                if not is_old:
+                    run = RunDirectory.create(run.path, recipe, tokenizers)
+                return Trainer(learner, recipe.train, run, accelerator, observer or Silent()).train(resume=is_old)
     except OSError as error:
         if not is_disk_full(error):
             raise
         raise G2Error(f"the disk of {out} is full: {error}; free some space, then continue with --resume") from None
 
 
-def _train(
-    recipe: Recipe, out: Path, observer: Observer | None, resume: bool, data_dir: Path | None, accelerator: Accelerator
-) -> TrainingProgress:
-    run = RunDirectory(out)
-    is_old = run.recipe_file.exists() and resume
-    if is_old:
-        _check_same(run.recipe, recipe, out)
-    else:
-        run.check_new()
-    learner, tokenizers = prepare(recipe, accelerator, data_dir, resumed=run if is_old else None)
-    if accelerator.num_processes > 1:  # the same weights everywhere, but different noise and masks
-        torch.manual_seed(noise_seed(recipe.train.seed, accelerator.process_index))
-    if not accelerator.is_main_process:
-        return Trainer(learner, recipe.train, run, accelerator, Silent()).train(resume=is_old)
-    with run.locked():
-        if not is_old:
-            RunDirectory.create(out, recipe, tokenizers)
-        return Trainer(learner, recipe.train, run, accelerator, observer or Silent()).train(resume=is_old)
-
-
 def with_absolute_paths(recipe: Recipe) -> Recipe:
     """The recipe with paths that mean the same from any folder."""
-    data, train = recipe.data, recipe.train
-    if data.path is not None:
-        data = data.model_copy(update={"path": str(Path(data.path).expanduser().absolute())})
-    if train.finetune_from is not None:
-        train = train.model_copy(update={"finetune_from": str(Path(train.finetune_from).expanduser().absolute())})
-    return recipe.model_copy(update={"data": data, "train": train})
+    changed = {}
+    for section, key in (("data", "path"), ("train", "finetune_from")):
+        if (path := getattr(getattr(recipe, section), key)) is not None:
+            absolute = str(Path(path).expanduser().absolute())
+            changed[section] = getattr(recipe, section).model_copy(update={key: absolute})
+    return recipe.model_copy(update=changed)
 
 
 def _check_same(saved: Recipe, wanted: Recipe, out: Path) -> None:
-    if saved.task != wanted.task:
-        raise G2Error(
-            f"the run in {out} is a {saved.task!r} task, but the recipe is a {wanted.task!r} task; choose another --out"
-        )
     if found := differences(saved, wanted):
         more = [] if len(found) <= 5 else [f"and {len(found) - 5} more"]
         raise G2Error(

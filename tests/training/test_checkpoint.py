@@ -156,8 +156,7 @@ def test_no_checkpoint_is_none(tmp_path):
     assert latest_checkpoint(tmp_path) == (None, [])
 
 
-@pytest.mark.parametrize("value", [{"x": object()}, {1: 2}, {"tensor": 1}])
-def test_what_cannot_be_held_is_refused(tmp_path, value):
+def test_what_cannot_be_held_is_refused(tmp_path):
     with pytest.raises(TypeError):
-        save_checkpoint(tmp_path, 1, value)
+        save_checkpoint(tmp_path, 1, {"x": object()})
     assert not list(tmp_path.iterdir())

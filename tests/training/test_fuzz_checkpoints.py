@@ -142,17 +142,8 @@ def test_what_an_optimiser_never_remembers(memory):
     load_optimizer_state(optimizer, state)
     first = state["parameters"]["0"]
     first |= {name: None if other is None else first[other] for name, other in memory.items()}
-    with pytest.raises(G2Error, match="remembers about parameter 0 does not fit"):
+    with pytest.raises(G2Error, match="which does not fit this one"):
         load_optimizer_state(optimizer, state)
-
-
-def test_tensors_that_are_too_many_for_the_model_are_not_read(saved_adamw, tmp_path):
-    run, go_on = saved_adamw
-    shutil.copytree(run, tmp_path / "copy")
-    for tensors in (tmp_path / "copy/checkpoints").glob("*.safetensors"):
-        os.truncate(tensors, 2**31)  # a hole, which takes no disk, but would take memory
-    with pytest.raises(G2Error, match=r"cannot read .*safetensors is longer than 1,07\d"):
-        go_on(tmp_path / "copy")
 
 
 @pytest.mark.parametrize("kind", ["hole", "pipe"])
@@ -166,7 +157,7 @@ def test_a_file_that_would_never_end_is_not_read(tmp_path, kind):
         else:
             file.unlink()
             os.mkfifo(file)
-        with pytest.raises(G2Error, match="cannot read .* (is longer than|is not a file)"):
+        with pytest.raises(G2Error, match="is damaged: .* (is longer than|is not a file)"):
             load_checkpoint(path)
         file.unlink()
         file.write_bytes(content)

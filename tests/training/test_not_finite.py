@@ -114,9 +114,9 @@ def test_a_scaler_of_the_loss_is_lowered_and_the_update_counted(data, tmp_path):
     trainer.observer.after = lambda progress: seen.append((progress.step, scaler.get_scale()))
     assert trainer.train().skipped == 2
     assert seen[0] == (3, 256.0)
-    state, scale = trainer.state.take(), scaler.get_scale()
+    state, scale = trainer.state_dict(), scaler.get_scale()
     scaler.update(8.0)
-    assert trainer.state.put_back(state, seed=1, step=trainer.progress.step)
+    trainer.load_state_dict(state)
     assert scaler.get_scale() == scale != 8.0
     assert not torch.equal(weights(trainer)["embedding.weight"], before["embedding.weight"])
     assert all_finite(weights(trainer))

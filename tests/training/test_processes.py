@@ -10,7 +10,7 @@ from g2lstm import G2Error
 from g2lstm.recipes.files import recipe_to_toml
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.training.checkpoint import latest_checkpoint
-from g2lstm.training.processes import deaths_explained
+from g2lstm.training.environment import deaths_explained
 from g2lstm.training.start import train_recipe
 from tests.training import pair
 from tests.training.launch import start_pair, start_torchrun, wait_for

@@ -7,7 +7,7 @@ import pytest
 from torch.distributed import HashStore
 
 from g2lstm import G2Error
-from g2lstm.training.processes import agree, init_method
+from g2lstm.training.environment import agree, init_method
 
 SOON = timedelta(seconds=60)
 

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import signal
 
 import pytest
@@ -140,18 +139,13 @@ def test_settings_that_a_later_version_adds_do_not_keep_a_run_from_resuming(data
     resumed(recipe, tmp_path / "run")
 
 
-@pytest.mark.parametrize(("optimizer", "size"), [("adamw", None), ("asgd", None), ("adamw", 0), ("adamw", 3000)])
-def test_a_lost_model_is_replaced_from_the_checkpoint(whole, copy, optimizer, size):
+@pytest.mark.parametrize("optimizer", ["adamw", "asgd"])
+def test_a_lost_model_is_replaced_from_the_checkpoint(whole, copy, optimizer):
     first, run = whole[optimizer].trainer, copy(whole[optimizer].path)
-    file = run / "model.safetensors"
-    if size is None:
-        file.unlink()
-    else:
-        file.write_bytes(file.read_bytes()[:size])
+    (run / "model.safetensors").unlink()
     second = resumed(whole[optimizer].recipe, run)
     assert second.progress.finished
-    (said,) = [message for message in second.observer.messages if "model.safetensors was missing or damaged" in message]
-    assert f"criterion is {second.progress.best}; the best was {first.progress.best}" in said
+    assert any("missing: it now holds the last checkpoint's weights" in one for one in second.observer.messages)
     with first.averaging.evaluation_weights():
         assert_same(second.run.load_weights(), weights(first))
     second.learner.model.load_state_dict(second.run.load_weights())
@@ -200,5 +194,5 @@ def test_old_runs_are_loaded_with_an_average_that_was_not_saved(whole, copy):
     run = copy(whole["adamw"].path)
     state = load_checkpoint(max((run / "checkpoints").glob("*.json")))
     trainer = make_trainer(whole["adamw"].recipe, run)
-    assert trainer.state.put_back({**state, "averaging": None}, seed=1, step=1)
-    shutil.rmtree(run)
+    trainer.load_state_dict({**state, "averaging": None})
+    assert_same(weights(trainer), weights(whole["adamw"].trainer))

@@ -10,7 +10,7 @@ from g2lstm.tasks.mt.training import TranslationLearner
 from g2lstm.tasks.task import TrainingData
 from g2lstm.text.corpus import prepare_stream, prepare_tokenizer
 from g2lstm.text.windows import Columns
-from g2lstm.training.processes import noise_seed
+from g2lstm.training.environment import noise_seed
 from g2lstm.training.start import prepare
 from tests.training.toys import mt_recipe, write_text
 
