@@ -172,13 +172,14 @@ def write_data(task: str, folder: Path) -> None:
 
 def final_weights(run: Path) -> dict[str, Any]:
     """The last weights and the best ones."""
-    from g2lstm.runs.directory import RunDirectory
+    from safetensors.torch import load_file
+
     from g2lstm.training.checkpoint import latest_checkpoint
 
     state, problems = latest_checkpoint(run / "checkpoints")
     if state is None or problems or not state["progress"]["finished"]:
         return {}
-    best = {f"best.{name}": value for name, value in RunDirectory(run).load_weights().items()}
+    best = {f"best.{name}": value for name, value in load_file(run / "model.safetensors").items()}
     return {**state["model"], **best}
 
 

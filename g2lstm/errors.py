@@ -12,13 +12,7 @@ class G2Error(ValueError):
 def needs(extra: str, what: str) -> Iterator[None]:
     """Turns a failed import inside the block into a `G2Error` that says which extra to install.
 
-    Args:
-        extra: the name of the extra in pyproject.toml, such as "text".
-        what: the function or command that needs it, as the user calls it.
-
-    Examples:
-        >>> with needs("export", "g2lstm export"):
-        ...     import onnx
+    `extra` is its name in pyproject.toml, such as "text"; `what` is the function or command, as the user calls it.
     """
     try:
         yield

@@ -2,27 +2,33 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import safetensors
+import torch
 from filelock import FileLock, Timeout
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
 from g2lstm.errors import G2Error
 from g2lstm.files import read_bounded, write_atomically
 from g2lstm.recipes.files import read_tables, recipe_to_toml, seal, tables_hash
 from g2lstm.recipes.sections import Recipe
-from g2lstm.runs.records import MAX_BYTES, CompressionReport, MetricsLine, Result, Score, without_none
-from g2lstm.runs.weights import PLAIN, Weights, open_weights
+from g2lstm.runs.records import MAX_BYTES, CompressionReport, MetricsLine, Result, Score
+from g2lstm.runs.weights import PLAIN, Weights
 from g2lstm.tasks.recipes import TASKS, parse_recipe, task_of
 from g2lstm.text.tokenize import Tokenizer
+from g2lstm.version import __version__
 
 TABLE = "compression.json"  # of a compressed run: what compression saves and costs
+_FIRST_FILES = re.compile(
+    r"\.lock|tokenizer.*\.json|\.(tokenizer|recipe).*\.tmp"
+)  # what an interrupted start may leave
 
 
 class RunDirectory:
@@ -53,7 +59,8 @@ class RunDirectory:
         path = self.path
         if self.recipe_file.exists():
             raise G2Error(f"{path} already holds a run; continue it with --resume, or choose another folder with --out")
-        if path.exists() and (not path.is_dir() or self._has_others_files()):
+        names = [item.name for item in path.iterdir()] if path.is_dir() else [path.name] if path.exists() else []
+        if names and (".lock" not in names or not all(_FIRST_FILES.fullmatch(name) for name in names)):
             raise G2Error(f"{path} exists and is not an empty folder; choose another one with --out")
 
     @classmethod
@@ -70,12 +77,6 @@ class RunDirectory:
             raise G2Error(f"{path} is a run of task {found!r}, and this needs one of task {task!r}")
         return run
 
-    def _has_others_files(self) -> bool:
-        """Whether the folder holds more than an interrupted start may have left behind."""
-        names = {item.name for item in self.path.iterdir()}
-        first = ("tokenizer*.json", ".tokenizer*.tmp", ".recipe.toml.*.tmp") if ".lock" in names else ()
-        return any(not any(fnmatch(name, one) for one in (".lock", *first)) for name in names)
-
     @cached_property
     def _tables(self) -> dict[str, Any]:
         """What recipe.toml said when it was first read; later edits change nothing for this object."""
@@ -90,10 +91,6 @@ class RunDirectory:
     def recipe_hash(self) -> str:
         """A hash of what recipe.toml says, so that settings added by a later version do not change it."""
         return tables_hash(self._tables)
-
-    def remember_recipe(self) -> None:
-        """Reads recipe.toml now rather than later, when someone may have edited it."""
-        _ = self._tables
 
     def has_checkpoints(self) -> bool:
         """Whether there is a checkpoint, intact or not."""
@@ -124,11 +121,15 @@ class RunDirectory:
         """The file of weights, open for reading."""
         if not self.model_file.is_file():
             raise G2Error(f"{self.path} has no trained model yet; train it with `g2lstm train ... --resume`")
-        remedy = "Delete it: then `g2lstm train ... --resume` restores it from the last checkpoint"
-        if self.compression_file.exists():
-            remedy = "Compress the original again"
-        with open_weights(self.model_file, remedy) as weights:
-            yield weights
+        try:
+            opened = safetensors.safe_open(self.model_file, framework="pt")
+        except (safetensors.SafetensorError, OSError) as error:
+            remedy = "Delete it: then `g2lstm train ... --resume` restores it from the last checkpoint"
+            if self.compression_file.exists():
+                remedy = "Compress the original again"
+            raise G2Error(f"{self.model_file} can't be read: {error}; it is broken. {remedy}") from None
+        with opened as file:
+            yield Weights(self.model_file, file)
 
     def training_facts(self) -> dict[str, str]:
         """What the file of weights says about their training, such as the checksum of the data."""
@@ -140,18 +141,6 @@ class RunDirectory:
         """The spec that the weights are compressed by; None if they are not."""
         with self.open_weights() as weights:
             return weights.spec
-
-    def has_weights(self) -> bool:
-        """Whether there is a file of weights with an intact header."""
-        with suppress(G2Error):
-            return bool(self.training_facts())
-        return False
-
-    def load_weights(self) -> dict[str, Tensor]:
-        """Reads the weights, which must not be compressed."""
-        with self.open_weights() as weights:
-            weights.check_plain()
-        return load_file(self.model_file)
 
     def compression_report(self) -> CompressionReport | None:
         """What compression saves and costs; None for a run that is not compressed."""
@@ -179,7 +168,7 @@ class RunDirectory:
         lines: list[dict[str, Any]] = []
         for text in read_bounded(self.metrics_file, MAX_BYTES).split(b"\n"):
             with suppress(ValueError):
-                line = MetricsLine.parse(text)
+                line = dict(MetricsLine.model_validate_json(text))
                 while lines and lines[-1]["step"] > line["step"]:
                     lines.pop()
                 lines.append(line)
@@ -193,15 +182,12 @@ class RunDirectory:
 
     def add_result(self, result: Mapping[str, Any]) -> None:
         """Adds a score; it replaces one with the same signature."""
-        kept = [without_none(score) for score in self.results() if score.signature != result["signature"]]
+        others = [score for score in self.results() if score.signature != result["signature"]]
+        kept = [score.model_dump(exclude_unset=True) for score in others]
         self._write(self.result_file, json.dumps({"scores": [*kept, dict(result)]}, indent=2).encode())
 
     def signature(self, **facts: object) -> str:
         """What a score rests on, for people: versions, recipe, seed, data, and how it was computed."""
-        import torch
-
-        from g2lstm.version import __version__
-
         base: dict[str, object] = {"recipe": self.recipe_hash, "seed": self.recipe.train.seed}
         if self.model_file.is_file():
             with self.open_weights() as weights:
@@ -213,21 +199,25 @@ class RunDirectory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keeps other processes from training here; the system releases the lock if this one dies."""
-        self._check_trainable()
+        is_compressed = self.compression_file.exists()
+        with suppress(G2Error):  # missing or broken weights do not matter: training writes its own
+            is_compressed = is_compressed or self.compression is not None
+        if is_compressed:
+            raise G2Error(
+                f"{self.path} is a compressed run, and compressed weights can't be trained; resume the run it was "
+                "made from, then compress that again"
+            )
         for name in (".lock", self.metrics_file.name, self.checkpoints.name, self.events.name):
             self.own(name)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / ".lock", blocking=False)
-            lock.acquire()
+            lock = FileLock(self.path / ".lock", blocking=False).acquire()
         except Timeout:
             raise G2Error(f"another process is training in {self.path}; wait for it, or choose --out") from None
         except OSError as error:
             raise G2Error(f"{self.path} can't be made or written to: {error.strerror}; choose --out") from None
-        try:
+        with lock:
             yield
-        finally:
-            lock.release()
 
     def own(self, name: str) -> Path:
         """The path of a file of the run that is about to be written; refuses a link, which would lead elsewhere."""
@@ -238,16 +228,6 @@ class RunDirectory:
                 "the link, or link the whole run directory"
             )
         return path
-
-    def _check_trainable(self) -> None:
-        is_compressed = self.compression_file.exists()
-        with suppress(G2Error):  # broken weights do not matter: training writes its own
-            is_compressed = is_compressed or (self.model_file.is_file() and self.compression is not None)
-        if is_compressed:
-            raise G2Error(
-                f"{self.path} is a compressed run, and compressed weights can't be trained; resume the run it was "
-                "made from, then compress that again"
-            )
 
     def _write(self, path: Path, content: bytes) -> None:
         with write_atomically(path) as file:

@@ -1,12 +1,10 @@
 """The file of weights in a run directory: opened once, checked, and put into a model."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import safetensors
 from torch import nn
 
 from g2lstm.compression import storage
@@ -36,25 +34,18 @@ class Weights:
     def spec(self) -> str | None:
         """How the weights are compressed; None if they are not."""
         header = self.facts.get(HEADER)
-        if header is None:
-            return None
         try:
-            spec: str = parse_header(header)["spec"]
+            return None if header is None else str(parse_header(header)["spec"])
         except G2Error as error:
             raise G2Error(f"{self.path} can't be read: {error}; compress the original again") from None
-        return spec
 
-    def check_plain(self) -> None:
-        """Raises for compressed weights."""
+    def check_fits(self, model: nn.Module) -> None:
+        """Raises unless the weights are float32 and have the shapes of a model's; they are not read for this."""
         if self.spec is not None:
             raise G2Error(
                 f"the weights in {self.path.parent} are compressed ({self.spec}) and can't be trained; use the run "
                 "they were made from"
             )
-
-    def check_fits(self, model: nn.Module) -> None:
-        """Raises unless the weights are float32 and have the shapes of a model's; they are not read for this."""
-        self.check_plain()
         expected = {name: (list(value.shape), "F32") for name, value in model.state_dict().items()}
         slices = {name: self._file.get_slice(name) for name in self._file.keys()}  # noqa: SIM118, it is no mapping
         self._compare({name: (part.get_shape(), part.get_dtype()) for name, part in slices.items()}, expected)
@@ -89,14 +80,3 @@ class Weights:
         return G2Error(
             f"{self.path} does not fit the recipe and the tokenizer: {why}; use the ones it was trained with"
         )
-
-
-@contextmanager
-def open_weights(path: Path, remedy: str) -> Iterator[Weights]:
-    """Opens a file of weights; `remedy` is what a user can do if it is broken."""
-    try:
-        opened = safetensors.safe_open(path, framework="pt")
-    except (safetensors.SafetensorError, OSError) as error:
-        raise G2Error(f"{path} can't be read: {error}; it is broken. {remedy}") from None
-    with opened as file:
-        yield Weights(path, file)

@@ -1,37 +1,28 @@
-"""Where training runs: the processes that share the work, their accelerator, denormal numbers and signals.
-
-Torchrun's agent keeps one store of addresses for as long as it lives. Restarted processes would find the addresses of
-the dead ones there, and fail to connect (https://github.com/pytorch/pytorch/issues/135712). The number of restarts
-can't tell them apart, because each node counts its own. So the processes first agree on a name for this start, and
-keep their addresses under that name. What they exchange are tensors, never pickles.
-"""
+"""Where training runs: the processes that share the work, their accelerator, denormal numbers and signals."""
 
 import atexit
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import cache
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import torch
+
+# Imported after the group exists, as DDP would, it holds the group in default arguments, and `_leave` can't end it.
+import torch.distributed.nn.functional
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import InitProcessGroupKwargs
 from torch import distributed
-from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # not in its __all__
-from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
 
 from g2lstm.errors import G2Error
 from g2lstm.training.checkpoint import pack, unpack
 
 _PATIENCE = timedelta(hours=2)  # other processes wait this long for the first one, which prepares the data
-_SECONDS_BETWEEN_CALLS = 0.1
 
 
 class Interrupted(Exception):  # noqa: N818  it is no error
@@ -43,6 +34,8 @@ def own_accelerator(precision: str) -> Iterator[Accelerator]:
     """An accelerator with its own settings; accelerate would keep those of the first one in this Python process."""
     if precision == "fp16" and not torch.accelerator.is_available():
         raise G2Error('train.precision = "fp16" needs a GPU, but there is none; use "bf16" or "fp32"')
+    _check_restarts()
+    atexit.register(_leave)
     shared = [AcceleratorState._shared_state, GradientState._shared_state]  # by all instances of the class
     callers = [dict(state) for state in shared]
     for state in shared:
@@ -52,7 +45,7 @@ def own_accelerator(precision: str) -> Iterator[Accelerator]:
             # Accelerate connects processes on CPUs only when told to use CPUs.
             cpu=not torch.accelerator.is_available(),
             mixed_precision="no" if precision == "fp32" else precision,
-            kwargs_handlers=[InitProcessGroupKwargs(init_method=init_method(), timeout=_PATIENCE)],
+            kwargs_handlers=[InitProcessGroupKwargs(timeout=_PATIENCE)],
         )
     finally:
         for state, values in zip(shared, callers, strict=True):
@@ -92,53 +85,19 @@ def signals_noticed(on_first: Callable[[], None]) -> Iterator[threading.Event]:
                 signal.signal(number, handler)
 
 
-@cache
-def init_method() -> str:
-    """The `init_method` for `torch.distributed.init_process_group`; RANK and the like come from the environment."""
-    register_rendezvous_handler("g2lstm", _meet)
-    atexit.register(_leave)
-    return "g2lstm://"
-
-
-def _meet(_url: str, *, timeout: timedelta) -> Iterator[tuple[Store, int, int]]:
-    # Imported after the group exists, as DDP would, it holds the group in default arguments, and `_leave` can't end it.
-    import torch.distributed.nn.functional  # noqa: F401
-
-    store, rank, size = next(rendezvous("env://", timeout=timeout))
-    yield PrefixStore(agree(store, rank, size, timeout), store), rank, size
+def _check_restarts() -> None:
+    """Raises if torchrun would let restarted processes read the addresses of the dead ones (pytorch issue 135712)."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and os.environ["TORCHELASTIC_MAX_RESTARTS"] != "0":
+        raise G2Error(
+            "torchrun can't restart processes that share its store of addresses; set "
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment, or start it with --max-restarts 0"
+        )
 
 
 def _leave() -> None:
     """Ends gloo's threads while Python still runs; one that needs Python later would abort the process."""
     if distributed.is_initialized():
         distributed.destroy_process_group()
-
-
-def agree(store: Store, rank: int, size: int, timeout: timedelta) -> str:
-    """A name that all processes of this start share, whatever earlier ones left in the store.
-
-    The first process invents the name, and answers a word from each of the others. They call it by whichever name is in
-    the store until their word, which is new, is answered: dead processes don't answer.
-    """
-    if rank == 0:
-        name = uuid4().hex
-        store.set("g2lstm/first", name)
-        for other in range(1, size):
-            word = store.get(f"g2lstm/{name}/{other}").decode()
-            store.set(f"g2lstm/{word}", name)
-        return name
-    word, deadline = uuid4().hex, time.monotonic() + timeout.total_seconds()
-    while not store.check([f"g2lstm/{word}"]):
-        if time.monotonic() > deadline:
-            where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-            raise G2Error(
-                f"process {rank} of {size} has waited {timeout} for the first one, at {where}; check that it was "
-                "started, and its log"
-            )
-        name = store.get("g2lstm/first").decode()
-        store.set(f"g2lstm/{name}/{rank}", word)
-        time.sleep(_SECONDS_BETWEEN_CALLS)
-    return store.get(f"g2lstm/{word}").decode()
 
 
 def sums(accelerator: Accelerator, values: Sequence[float]) -> list[float]:

@@ -21,24 +21,13 @@ MAX_SKIPPED = 10  # updates in a row before training gives up
 
 
 class Trainer:
-    """Trains by a recipe's `train` section, into a run directory.
-
-    Args:
-        learner: model, data and loss.
-        settings: the recipe's `train` section.
-        run: where checkpoints, metrics and the best weights go.
-        accelerator: device, precision and processes.
-        observer: hears how it goes.
-    """
+    """Trains by a recipe's `train` section; checkpoints, metrics and the best weights go into a run directory."""
 
     def __init__(
         self, learner: Learner, settings: TrainSection, run: RunDirectory, accelerator: Accelerator, observer: Observer
     ) -> None:
-        self.learner = learner
-        self.settings = settings
-        self.run = run
-        self.accelerator = accelerator
-        self.observer = observer
+        self.learner, self.settings, self.run = learner, settings, run
+        self.accelerator, self.observer = accelerator, observer
         self.progress = TrainingProgress(epochs=None if settings.minutes else settings.epochs)
         optimizer, self.averaging = build_optimizer(settings.optimizer, list(learner.model.parameters()))
         self.module, self.optimizer = accelerator.prepare(learner.module, optimizer)
@@ -46,11 +35,7 @@ class Trainer:
     # ------------------------------------------------------------------------------------------------ the loop
 
     def train(self, *, resume: bool = False) -> TrainingProgress:
-        """Trains to the end, or raises `Interrupted` once the state is saved.
-
-        Args:
-            resume: continue from the newest whole checkpoint, if there is one.
-        """
+        """Trains to the end, from the last checkpoint if `resume`; raises `Interrupted` once the state is saved."""
         is_main = self.accelerator.is_main_process
         if is_main:
             _ = self.run.recipe_hash  # reads recipe.toml now rather than later, when someone may have edited it

@@ -20,6 +20,7 @@ def start_torchrun(nodes, *arguments, **environment):
     """A torchrun for each node, all on this machine, with two processes together and one restart."""
     endpoint = f"--rdzv-endpoint=127.0.0.1:{free_port()}"
     where = [f"--nnodes={nodes}", f"--nproc-per-node={2 // nodes}", "--rdzv-backend=c10d", "--rdzv-id=test", endpoint]
+    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     command = ["-m", "torch.distributed.run", *where, "--max-restarts=1", *arguments]
     return [_start(command, environment) for _ in range(nodes)]
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from g2lstm import G2Error
 from g2lstm.training import loop
@@ -75,7 +76,7 @@ def test_the_best_weights_are_kept_not_the_last(data, tmp_path):
     best = losses.index(min(losses))
     assert 0 < best < 4  # or the test says nothing
     assert progress.best == min(losses)
-    trainer.learner.model.load_state_dict(trainer.run.load_weights())
+    trainer.learner.model.load_state_dict(load_file(trainer.run.model_file))
     assert trainer.learner.validate().loss == pytest.approx(min(losses), rel=1e-6)
     facts = trainer.run.training_facts()
     steps = [line["step"] for line in trainer.run.metrics() if line["kind"] == "valid"]

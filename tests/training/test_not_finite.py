@@ -4,6 +4,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
+from safetensors.torch import load_file
 
 from g2lstm import G2Error
 from g2lstm.training.checkpoint import load_checkpoint
@@ -165,4 +166,4 @@ def test_a_validation_that_is_not_finite_ends_training(data, tmp_path):
     with pytest.raises(G2Error, match="validation loss became nan after step .*; the last good state is .*step-0"):
         trainer.train()
     assert all(all_finite(load_checkpoint(path)["model"]) for path in trainer.run.checkpoints.glob("*.json"))
-    assert all_finite(trainer.run.load_weights())
+    assert all_finite(load_file(trainer.run.model_file))

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from g2lstm.errors import G2Error
 from g2lstm.recipes.sections import AdaDelta, AdamW, NtAsgd, TrainSection
 from g2lstm.training.optim import NonMonotoneAveraging, build_optimizer, load_optimizer_state, optimizer_state
 from g2lstm.training.progress import learning_rate
@@ -151,9 +150,9 @@ def test_state_of_another_model_is_refused():
     other = [nn.Parameter(torch.zeros(2))]
     averaging = NonMonotoneAveraging(parameters(), is_averaging=True)
     averaging.after_update()
-    with pytest.raises(G2Error, match="do not fit the model's 1 parameters"):
+    with pytest.raises(RuntimeError, match="shape"):
         NonMonotoneAveraging(other).load_state_dict(averaging.state_dict())
-    with pytest.raises(G2Error, match="the saved optimiser has 2 groups"):
+    with pytest.raises(ValueError, match="longer"):
         load_optimizer_state(
             build_optimizer(AdamW(), other)[0], optimizer_state(build_optimizer(AdamW(), parameters())[0])
         )

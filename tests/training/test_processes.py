@@ -172,6 +172,15 @@ def test_torchrun_brings_a_run_back_with_one_restart(done, tmp_path, task, nodes
         assert "".join(messages).count(only_once) == 1, messages
 
 
+def test_torchrun_is_not_trusted_with_restarts_where_it_shares_its_store(tmp_path, data, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    with pytest.raises(G2Error, match=r"set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its .*, or .* --max-restarts 0"):
+        train_recipe(lm_recipe(data), tmp_path / "run")
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "0")
+    assert train_recipe(lm_recipe(data, epochs=1), tmp_path / "run").finished
+
+
 def test_what_gloo_says_of_a_death_is_told_and_other_errors_are_not():
     with pytest.raises(G2Error, match="another process of this training run has died.*--resume"), deaths_explained():
         raise RuntimeError("[/pytorch/third_party/gloo/pair.cc:534] Connection closed by peer [127.0.0.1]:1")

@@ -5,6 +5,7 @@ import os
 import signal
 
 import pytest
+from safetensors.torch import load_file
 
 from g2lstm import G2Error
 from g2lstm.recipes.files import recipe_hash
@@ -32,7 +33,7 @@ def test_resumed_training_is_uninterrupted_training(whole, tmp_path, optimizer, 
     assert found.progress.step == expected.trainer.progress.step > step
     assert found.progress.best == expected.trainer.progress.best
     assert_same(weights(found), weights(expected.trainer))
-    assert_same(found.run.load_weights(), expected.trainer.run.load_weights())
+    assert_same(load_file(found.run.model_file), load_file(expected.trainer.run.model_file))
     ours, theirs = found.averaging, expected.trainer.averaging
     assert theirs.is_averaging == (optimizer == "ntasgd")  # or the test would not reach the averages
     assert_same(dict(enumerate(ours.means)), dict(enumerate(theirs.means)))
@@ -147,8 +148,8 @@ def test_a_lost_model_is_replaced_from_the_checkpoint(whole, copy, optimizer):
     assert second.progress.finished
     assert any("missing: it now holds the last checkpoint's weights" in one for one in second.observer.messages)
     with first.averaging.evaluation_weights():
-        assert_same(second.run.load_weights(), weights(first))
-    second.learner.model.load_state_dict(second.run.load_weights())
+        assert_same(load_file(second.run.model_file), weights(first))
+    second.learner.model.load_state_dict(load_file(second.run.model_file))
     assert second.progress.best == pytest.approx(second.learner.validate().loss, rel=1e-6)
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 import torch
 from accelerate import Accelerator
+from safetensors.torch import load_file
 
 import g2lstm
 from g2lstm import G2Error, load
@@ -57,7 +58,7 @@ def test_paths_in_the_recipe_mean_the_same_from_any_folder(tables, tmp_path, mon
 
 def test_finetuning_starts_from_the_weights_and_keeps_the_tokenizer(tables, tmp_path):
     train_recipe(parse_recipe(tables), tmp_path / "first")
-    weights = RunDirectory(tmp_path / "first").load_weights()
+    weights = load_file(RunDirectory(tmp_path / "first").model_file)
     finetune = parse_recipe(tables, [f"train.finetune_from={tmp_path / 'first'}", "train.seed=7"])
     learner, _ = prepare(finetune, Accelerator(cpu=True))
     assert all(torch.equal(learner.model.state_dict()[name], value) for name, value in weights.items())
@@ -81,7 +82,7 @@ def test_finetuning_goes_on_without_the_run_that_it_began_with(tables, tmp_path)
         train_recipe(finetune, tmp_path / "cut", Recorder(stop_at(2)))
     shutil.rmtree(tmp_path / "first")
     train_recipe(finetune, tmp_path / "cut", resume=True)
-    ours, theirs = (RunDirectory(tmp_path / name).load_weights() for name in ("cut", "whole"))
+    ours, theirs = (load_file(RunDirectory(tmp_path / name).model_file) for name in ("cut", "whole"))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     with pytest.raises(G2Error, match="first is not a run directory"):
         train_recipe(finetune, tmp_path / "new")

@@ -7,6 +7,7 @@ import signal
 from dataclasses import replace
 
 import pytest
+from safetensors.torch import load_file
 
 from g2lstm import G2Error, load
 from g2lstm.lab.study import results
@@ -258,7 +259,7 @@ def test_what_was_cut_is_resumed_and_ends_as_if_nothing_had_happened(finished, t
     assert carry_out(jobs[:1], out, watcher) == {}
     assert any("continuing from step" in message for message in watcher.messages)
     name = moved.runs[0].name
-    ours, theirs = (RunDirectory(folder / name).load_weights() for folder in (out, whole))
+    ours, theirs = (load_file(RunDirectory(folder / name).model_file) for folder in (out, whole))
     assert all((ours[key] == theirs[key]).all() for key in theirs)
 
 
