@@ -1,6 +1,5 @@
 """Trained models of run directories: `load` opens one, `score` scores it and signs the score."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,10 @@ def load_as(task: Task[Any, Any, TrainedT], run_dir: str | Path) -> TrainedT:
 
 def _load(task: Task[Any, Any, TrainedT], run: RunDirectory) -> TrainedT:
     recipe, tokenizers = run.recipe, run.tokenizers()
-    build = partial(task.build, recipe, *map(len, tokenizers))
+    with without_memory():  # there will be some for what is in the file, if it fits
+        model = task.module(recipe, *map(len, tokenizers))
     with run.open_weights() as weights:
-        with without_memory():
-            model = build()
         if weights.spec is None:
-            weights.check_fits(model)  # before there is memory for it
-            model = build()
             weights.fill_(model)
         else:
             weights.fill_compressed_(model)
@@ -43,11 +39,8 @@ def score(
 ) -> dict[str, Any]:
     """The score of a split, as `result.json` has it.
 
-    Args:
-        trained: a model from `load`.
-        how: the split and the options.
-        progress: called with the tokens or sentences done, and the total.
-        compressed: the spec of a model that was compressed after it was loaded.
+    `progress` is called with the tokens or sentences done, and the total; `compressed` is the spec of a model that was
+    compressed after it was loaded.
     """
     found, run = trained.score_split(how, progress), trained.run
     spec = {} if compressed is None else {"compressed": compressed}

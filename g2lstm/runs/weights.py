@@ -39,8 +39,8 @@ class Weights:
         except G2Error as error:
             raise G2Error(f"{self.path} can't be read: {error}; compress the original again") from None
 
-    def check_fits(self, model: nn.Module) -> None:
-        """Raises unless the weights are float32 and have the shapes of a model's; they are not read for this."""
+    def fill_(self, model: nn.Module) -> None:
+        """Gives a model, which may be on the meta device, the weights, which must be plain, fit and be finite."""
         if self.spec is not None:
             raise G2Error(
                 f"the weights in {self.path.parent} are compressed ({self.spec}) and can't be trained; use the run "
@@ -49,14 +49,10 @@ class Weights:
         expected = {name: (list(value.shape), "F32") for name, value in model.state_dict().items()}
         slices = {name: self._file.get_slice(name) for name in self._file.keys()}  # noqa: SIM118, it is no mapping
         self._compare({name: (part.get_shape(), part.get_dtype()) for name, part in slices.items()}, expected)
-
-    def fill_(self, model: nn.Module) -> None:
-        """Gives a model the weights, which must fit and be finite."""
-        self.check_fits(model)
-        weights = {name: self._file.get_tensor(name) for name in self._file.keys()}  # noqa: SIM118, it is no mapping
+        weights = {name: self._file.get_tensor(name).clone() for name in slices}
         if wrong := [name for name, value in weights.items() if not value.isfinite().all()]:
             raise G2Error(f"{self.path} is broken: {wrong[0]} is not finite; train the model again")
-        model.load_state_dict(weights)
+        model.load_state_dict(weights, assign=next(model.parameters()).is_meta)
 
     def fill_compressed_(self, model: nn.Module) -> None:
         """Gives a model, which may be on the meta device, compressed weights, which must fit."""

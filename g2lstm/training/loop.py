@@ -3,6 +3,7 @@
 import math
 import time
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from g2lstm.training.optim import build_optimizer, load_optimizer_state, optimiz
 from g2lstm.training.progress import Metrics, Observer, Silent, TrainingProgress, learning_rate
 
 MAX_SKIPPED = 10  # updates in a row before training gives up
+_STOPPING = "stopping after saving the state; press Ctrl-C again to stop at once"
 
 
 class Trainer:
@@ -44,7 +46,7 @@ class Trainer:
         if self.progress.finished:
             return self.progress
         files = Metrics(self.run, self.progress.step) if is_main else nullcontext(Silent())
-        with signals_noticed(self._on_signal) as self._signal, files as metrics:
+        with signals_noticed(partial(self.observer.on_message, _STOPPING)) as self._signal, files as metrics:
             self._listeners: list[Observer] = [metrics, self.observer]
             self._saved_at = time.monotonic()
             self._clock = time.monotonic() - self.progress.seconds
@@ -170,14 +172,11 @@ class Trainer:
 
     # ------------------------------------------------------------------------------------------------ schedule
 
-    def _epochs_done(self) -> float:
-        return self.progress.epoch + self.learner.epoch_progress
-
     def _share(self) -> float:
-        return self.progress.share(self.settings, self._epochs_done())
+        return self.progress.share(self.settings, self.learner.epoch_progress)
 
     def _fit_epochs(self) -> None:
-        if self.progress.fit_epochs(self.settings, self._epochs_done()):
+        if self.progress.fit_epochs(self.settings, self.learner.epoch_progress):
             minutes, epochs = self.settings.minutes, self.progress.epochs
             self.observer.on_message(f"{minutes:g} minutes are enough for {epochs:.2f} epochs")
 
@@ -185,9 +184,6 @@ class Trainer:
         self.progress.seconds = time.monotonic() - self._clock
         if self.progress.epochs is None:  # the clock still decides, so all processes need the same time
             (self.progress.seconds,) = of_first(self.accelerator, self.progress.seconds)
-
-    def _on_signal(self) -> None:
-        self.observer.on_message("stopping after saving the state; press Ctrl-C again to stop at once")
 
     def _heed_requests(self) -> None:
         """Stops if any process was interrupted; saves if a checkpoint is due by the first process's clock."""

@@ -44,15 +44,16 @@ class TrainingProgress(BaseModel):
         loss_before = math.inf if self.best_loss is None else self.best_loss
         return self.best is None or (criterion, loss) < (self.best, loss_before)
 
-    def share(self, settings: TrainSection, epochs_done: float) -> float:
-        """How much of the training is done, in [0, 1]."""
+    def share(self, settings: TrainSection, epoch_progress: float) -> float:
+        """How much of the training is done, in [0, 1], once this share of the present epoch is."""
+        epochs_done = self.epoch + epoch_progress
         if self.epochs is not None:
             return min(epochs_done / self.epochs, 1.0)
         assert settings.minutes is not None
         used = self.seconds / (60 * settings.minutes)
         return min(max(used, epochs_done / (settings.epochs or math.inf)), 1.0)
 
-    def fit_epochs(self, settings: TrainSection, epochs_done: float) -> bool:
+    def fit_epochs(self, settings: TrainSection, epoch_progress: float) -> bool:
         """Turns minutes into epochs once the speed is known, and says whether it just did.
 
         From then on the clock decides nothing, so a resumed run ends like an uninterrupted one.
@@ -61,7 +62,7 @@ class TrainingProgress(BaseModel):
         training = self.seconds - self.validating_seconds
         if self.epochs is not None or minutes is None or training < min(_FIT_AFTER_SECONDS, 6 * minutes):
             return False
-        epochs = fitted_epochs(minutes, training / epochs_done, self.validation_seconds)
+        epochs = fitted_epochs(minutes, training / (self.epoch + epoch_progress), self.validation_seconds)
         self.epochs = min(epochs, settings.epochs or math.inf)
         return True
 
