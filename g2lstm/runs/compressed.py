@@ -2,15 +2,14 @@
 
 import json
 import re
-import secrets
-import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -30,91 +29,67 @@ Show: TypeAlias = Callable[[str, int, int], None]  # what is being done, how muc
 _ROUNDS, _SECONDS = 3, 2.0  # of a speed test: rounds at least, and seconds to fill with more of them
 
 
-class Compressed(NamedTuple):
-    """A compressed model, its spec, and how long compressing took."""
-
-    model: nn.Module
-    spec: Spec
-    seconds: float
-
-
-def compress_timed(trained: Trained, spec: Spec) -> Compressed:
-    """Compresses the model of a run."""
-    start = time.perf_counter()
-    model = compress(trained.model, spec)
-    return Compressed(model, spec, time.perf_counter() - start)
-
-
 def compress_run(trained: Trained, spec: Spec, out: Path, show: Show, scoring: Scoring | None) -> dict[str, Any]:
     """Compresses a run into a new run directory, which appears only when it is complete.
 
-    Scores it before and after, unless `scoring` is None, and returns what its compression.json holds.
+    Scores it before and after, unless `scoring` is None, and returns what its compression.json holds, with None for
+    what was not measured.
     """
     with new_folder(out) as folder:
-        compressed = compress_timed(trained, spec)
-        what = f"scoring {trained.run.path.name}"
-        before = None if scoring is None else score(trained, scoring, partial(show, what))
-        report = measure(trained, compressed, folder, show, scoring=scoring, score_before=before)
+        start = time.perf_counter()
+        model = compress(trained.model, spec)
+        seconds = time.perf_counter() - start
+        write_run(folder, trained.run, model, spec)
+        after = load(folder)
+        before_bytes, after_bytes = (one.run.model_file.stat().st_size for one in (trained, after))
+        parameters = sum(parameter.numel() for parameter in trained.model.parameters())
+        groups = group_sizes(trained.model, model)
+        report: dict[str, Any] = {
+            "original": trained.run.path.absolute().name,
+            "spec": str(spec),
+            "groups": {name: {**one._asdict(), "bits_per_weight": one.bits_per_weight} for name, one in groups.items()},
+            "rest": {
+                "before": before_bytes - sum(size.before for size in groups.values()),
+                "after": after_bytes - sum(size.after for size in groups.values()),
+            },
+            "file": {"before": before_bytes, "after": after_bytes, "ratio": before_bytes / after_bytes},
+            "parameters": parameters,
+            "bits_per_weight": 8 * after_bytes / parameters,
+            "seconds": seconds,
+            "score": None if scoring is None else _scores(trained, after, scoring, show),
+            "speed": _speed(trained, after, scoring),
+        }
         write_json(folder / TABLE, report)
     return report
 
 
-def measure(
-    trained: Trained,
-    compressed: Compressed,
-    folder: Path,
-    show: Show,
-    *,
-    scoring: Scoring | None = None,
-    score_before: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Writes a compressed run into an empty folder, reads it back, and measures it.
-
-    Returns what `compression.json` holds, with None for what was not measured. `score_before` is the run's own score.
-    """
-    write_run(folder, trained.run, compressed.model, compressed.spec)
-    after = load(folder)
-    before_bytes, after_bytes = (one.run.model_file.stat().st_size for one in (trained, after))
-    parameters = sum(parameter.numel() for parameter in trained.model.parameters())
-    groups = group_sizes(trained.model, compressed.model)
-    report: dict[str, Any] = {
-        "original": trained.run.path.absolute().name,
-        "spec": str(compressed.spec),
-        "groups": {name: {**size._asdict(), "bits_per_weight": size.bits_per_weight} for name, size in groups.items()},
-        "rest": {
-            "before": before_bytes - sum(size.before for size in groups.values()),
-            "after": after_bytes - sum(size.after for size in groups.values()),
-        },
-        "file": {"before": before_bytes, "after": after_bytes, "ratio": before_bytes / after_bytes},
-        "parameters": parameters,
-        "bits_per_weight": 8 * after_bytes / parameters,
-        "seconds": compressed.seconds,
-        "score": None,
+def _scores(before: Trained, after: Trained, scoring: Scoring, show: Show) -> dict[str, Any]:
+    first = score(before, scoring, partial(show, f"scoring {before.run.path.name}"))
+    second = score(after, scoring, partial(show, "scoring the compressed run"))
+    metric = before.metric.name
+    return {
+        "metric": metric,
+        "split": scoring.split,
+        "before": first[metric],
+        "after": second[metric],
+        "signature_before": first["signature"],
+        "signature_after": second["signature"],
     }
-    if scoring is not None and score_before is not None:
-        score_after = score(after, scoring, partial(show, "scoring the compressed run"))
-        metric = trained.metric.name
-        report["score"] = {
-            "metric": metric,
-            "split": scoring.split,
-            "before": score_before[metric],
-            "after": score_after[metric],
-            "signature_before": score_before["signature"],
-            "signature_after": score_after["signature"],
-        }
-    return {**report, "speed": _speed(trained, after, scoring)}
 
 
 def _speed(before: Trained, after: Trained, scoring: Scoring | None) -> dict[str, Any] | None:
     """How fast both models are."""
-    found = {"before": before.speed_test(scoring), "after": after.speed_test(scoring)}
-    tests = {name: test for name, test in found.items() if test is not None}
-    if not tests:
+    first, second = before.speed_test(scoring), after.speed_test(scoring)
+    if first is None or second is None:
         return None
-    seconds = interleaved({name: test.job for name, test in tests.items()}, _ROUNDS, _SECONDS)
-    rates = {name: test.size / statistics.median(seconds[name]) for name, test in tests.items()}
-    about = tests["before"]
-    return {"unit": about.unit, "how": about.how, "threads": torch.get_num_threads(), **rates}
+    seconds = interleaved({"before": first.job, "after": second.job}, _ROUNDS, _SECONDS)
+    return {
+        "unit": first.unit,
+        "how": first.how,
+        "threads": torch.get_num_threads(),
+        "before": first.size / statistics.median(seconds["before"]),
+        "after": second.size / statistics.median(seconds["after"]),
+    }
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -124,15 +99,9 @@ def silent(what: str, done: int, total: int) -> None:
 def interleaved(
     jobs: Mapping[str, Callable[[], Any]], rounds: int, fill: float = 2.0, show: Show = silent
 ) -> dict[str, list[float]]:
-    """The seconds that each job took in each round.
+    """The seconds that each job took in each round; every round runs every job, so all of them see the same machine.
 
-    Every round runs every job once, so all of them see the same machine. A first round is run but not counted.
-
-    Args:
-        jobs: by name.
-        rounds: the minimum.
-        fill: short jobs run in more rounds, up to ten times as many, until this many seconds have passed.
-        show: called after each round.
+    A first round is not counted. Short jobs run in up to ten times as many rounds, until `fill` seconds have passed.
     """
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
     began = time.perf_counter()
@@ -162,19 +131,16 @@ def new_folder(path: Path) -> Iterator[Path]:
     """A folder that takes the name `path`, which must be free, only when it is complete; an error leaves nothing."""
     if path.exists() or path.is_symlink():
         raise G2Error(f"{path} already exists; delete it, or choose another folder with --out")
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
-        temporary.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:
         raise G2Error(f"{path} can't be made: {error.strerror}; choose another folder with --out") from None
-    try:
-        yield temporary
-        try:
-            temporary.rename(path)
-        except OSError as error:  # someone else has made it meanwhile
-            raise G2Error(f"{path} can't be made: {error.strerror}; choose another folder with --out") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with temporary as name:
+        folder = Path(name) / path.name
+        folder.mkdir()
+        yield folder
+        folder.rename(path)
 
 
 def check_compressible(run: RunDirectory) -> None:
@@ -187,12 +153,11 @@ def write_run(folder: Path, run: RunDirectory, model: nn.Module, spec: Spec) -> 
     """Fills an empty folder with a compressed run; recipe, tokenizers and facts of training are those of `run`."""
     metadata = run.training_facts() | {"version": str(COMPRESSED)}
     content = storage.save(encoded_matrices(model), dict(model.named_parameters()), spec, metadata)
-    made = RunDirectory(folder)
     files = {path.name: path.read_bytes() for path in (run.recipe_file, *run.tokenizer_files)}
-    for name, written in (files | {made.model_file.name: content}).items():
+    for name, written in (files | {run.model_file.name: content}).items():
         with write_atomically(folder / name) as file:
             file.write(written)
-    write_json(made.result_file, {"scores": []})
+    write_json(folder / run.result_file.name, {"scores": []})
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

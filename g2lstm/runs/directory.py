@@ -26,9 +26,7 @@ from g2lstm.text.tokenize import Tokenizer
 from g2lstm.version import __version__
 
 TABLE = "compression.json"  # of a compressed run: what compression saves and costs
-_FIRST_FILES = re.compile(
-    r"\.lock|tokenizer.*\.json|\.(tokenizer|recipe).*\.tmp"
-)  # what an interrupted start may leave
+_LEFT_AT_START = re.compile(r"\.lock|tokenizer.*\.json|\.(tokenizer|recipe).*\.tmp")  # by one that was interrupted
 
 
 class RunDirectory:
@@ -60,7 +58,7 @@ class RunDirectory:
         if self.recipe_file.exists():
             raise G2Error(f"{path} already holds a run; continue it with --resume, or choose another folder with --out")
         names = [item.name for item in path.iterdir()] if path.is_dir() else [path.name] if path.exists() else []
-        if names and (".lock" not in names or not all(_FIRST_FILES.fullmatch(name) for name in names)):
+        if names and (".lock" not in names or not all(_LEFT_AT_START.fullmatch(name) for name in names)):
             raise G2Error(f"{path} exists and is not an empty folder; choose another one with --out")
 
     @classmethod

@@ -1,9 +1,7 @@
 """What the JSON files of a run directory say, as checked records."""
 
-import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -105,7 +103,7 @@ class SpeedChange(Record):
 
 
 class CompressionReport(Record):
-    """compression.json of a compressed run, and each point of a sweep; None for what was not measured."""
+    """compression.json of a compressed run; None for what was not measured."""
 
     spec: str
     groups: dict[str, Sizes]
@@ -116,52 +114,6 @@ class CompressionReport(Record):
     speed: SpeedChange | None = None
 
 
-class Uncompressed(Record):
-    """The run itself, in a sweep."""
-
-    score: Score
-    bytes: Count
-    bits_per_weight: float
-
-
-class LeftOut(Record):
-    """A spec that can't be applied to the run, in a sweep."""
-
-    spec: str
-    reason: str
-
-
-class SweepFile(Record):
-    """sweep.json: what every preset saves and costs, by its name."""
-
-    run: str
-    task: str
-    metric: Annotated[str, Field(pattern="^(perplexity|bleu)$")]
-    model_sha256: str
-    split: str
-    cache: bool
-    versions: dict[str, str]
-    before: Uncompressed | None
-    points: dict[str, CompressionReport]
-    left_out: dict[str, LeftOut]
-
-    @model_validator(mode="after")
-    def _begins_with_a_score(self) -> "SweepFile":
-        if self.before is not None and getattr(self.before.score, self.metric, None) is None:
-            raise ValueError(f"the run itself has no {self.metric}")
-        return self
-
-    @property
-    def score_before(self) -> float:
-        """The score of the run itself."""
-        return math.nan if self.before is None else float(getattr(self.before.score, self.metric))
-
-    def score_of(self, point: str) -> float:
-        """The score after a compression."""
-        score = self.points[point].score
-        return math.nan if score is None else score.after
-
-
 class MetricsLine(Record):
     """A line of metrics.jsonl: what kind it is, and numbers by name."""
 
@@ -170,17 +122,3 @@ class MetricsLine(Record):
     step: Number
     tokens: Number
     seconds: Number
-
-    @classmethod
-    def parse(cls, text: bytes) -> dict[str, Any]:
-        """The line as a plain mapping, since most of its names depend on the model.
-
-        Raises:
-            ValueError: it is no such line.
-        """
-        return dict(cls.model_validate_json(text))
-
-
-def without_none(record: BaseModel) -> Mapping[str, Any]:
-    """A record as JSON has it: what was not given is left out."""
-    return record.model_dump(exclude_unset=True)

@@ -136,12 +136,10 @@ class Metrics(Silent, AbstractContextManager["Metrics"]):
         self._write("valid", progress, {"loss": validation.loss, **validation.scores})
         if validation.gates:
             counts = {f"{gate}/{k}": n for gate, each in validation.gates.items() for k, n in enumerate(each)}
-            self._append("gates", progress, counts)
+            self._write("gates", progress, counts)
 
     def _write(self, kind: str, progress: TrainingProgress, values: Mapping[str, float]) -> None:
-        self._append(kind, progress, values)
-        for name, value in values.items():
-            self._events.add_scalar(f"{kind}/{name}", value, progress.step)
-
-    def _append(self, kind: str, progress: TrainingProgress, values: Mapping[str, float]) -> None:
         self.run.append_metrics({"kind": kind, **progress.model_dump(include=_COUNTERS), **values})
+        if kind != "gates":
+            for name, value in values.items():
+                self._events.add_scalar(f"{kind}/{name}", value, progress.step)

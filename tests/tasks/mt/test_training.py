@@ -166,7 +166,9 @@ def test_patience_ends_training(data, tmp_path):
 def test_of_equal_criteria_the_lower_loss_is_better(data, tmp_path):
     trainer = make_trainer(data, tmp_path / "run", Recorder())
     found = [(0.0, 3.0), (0.0, 2.0), (0.0, 2.5), (-1.0, 9.0), (0.0, 1.0), (-1.0, 8.0)]
-    kept = [trainer._keep_if_best(Validation(loss, {"bleu": -criterion}, criterion)) for criterion, loss in found]
+    results = iter([Validation(loss, {"bleu": -criterion}, criterion) for criterion, loss in found])
+    trainer.learner.validate = lambda: next(results)
+    kept = [trainer._evaluate()[1] for _ in found]
     assert kept == [True, True, False, True, False, True]
     assert (trainer.progress.best, trainer.progress.best_loss) == (-1.0, 8.0)
     assert trainer.progress.stale == 0
