@@ -201,7 +201,7 @@ def test_termination_leaves_nothing_half_written(call, run, monkeypatch):
     def terminate(*_, **__):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(compressed, "measure", terminate)
+    monkeypatch.setattr(compressed, "write_run", terminate)
     before, handler = sorted(run.parent.rglob("*")), signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         code, _, _ = call("compress", run, "cell=int8")
