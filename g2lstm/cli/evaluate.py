@@ -19,9 +19,6 @@ def evaluate(
     cache_theta: Annotated[float | None, typer.Option(help="How sharply the cache prefers similar states.")] = None,
     cache_lambda: Annotated[float | None, typer.Option(help="The share of probability that the cache gets.")] = None,
     tune: Annotated[bool, typer.Option("--tune-cache", help="Find the cache settings on the validation set.")] = False,
-    dynamic: Annotated[
-        bool, typer.Option("--dynamic", help="Dynamic evaluation: learn from the text already read.")
-    ] = False,
     beam: Annotated[
         int | None, typer.Option(min=1, help="The number of hypotheses to follow; 1 is greedy search.")
     ] = None,
@@ -32,7 +29,7 @@ def evaluate(
 ) -> None:
     """Score a run: a language model by its perplexity on a text read as one stream, a translation model by BLEU.
 
-    The cache options and --dynamic are for language models, --beam and --length-penalty for translation.
+    The cache options are for language models, --beam and --length-penalty for translation.
 
     Examples: `g2lstm eval runs/ptb-small --split test --cache`, `g2lstm eval runs/multi30k-small --split test`
     """
@@ -47,7 +44,6 @@ def evaluate(
         cache_theta=cache_theta,
         cache_lambda=cache_lambda,
         tune_cache=tune,
-        dynamic=dynamic,
         beam=beam,
         length_penalty=length_penalty,
         data_dir=data_dir,

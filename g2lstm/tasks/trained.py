@@ -56,12 +56,11 @@ class Scoring:
     Attributes:
         split: "train", "valid" or "test".
         eval_gate: "soft", "tempered" or "hard"; None for the model's own.
-        cache: mix in the cache pointer; this and the next five are for language models.
+        cache: mix in the cache pointer; this and the next four are for language models.
         cache_window: the number of past steps that the cache sees.
         cache_theta: how sharply the cache prefers similar states.
         cache_lambda: the cache's share of the probability.
         tune_cache: find the best settings of the cache on the validation split.
-        dynamic: keep learning from what has been read; not together with a cache.
         beam: the number of hypotheses to follow; this and the next are for translation.
         length_penalty: scores are divided by the length to this power.
         samples: score only this many windows of text or sentences, from the start.
@@ -76,7 +75,6 @@ class Scoring:
     cache_theta: float | None = _only_for("lm")
     cache_lambda: float | None = _only_for("lm")
     tune_cache: bool = _only_for("lm", False)
-    dynamic: bool = _only_for("lm", False)
     beam: int | None = _only_for("mt")
     length_penalty: float | None = _only_for("mt")
     samples: int | None = None

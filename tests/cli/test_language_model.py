@@ -129,7 +129,6 @@ def test_options_reach_the_evaluation(trained):
     assert cached["cache"].startswith("40,")
     assert cached["perplexity"] != plain["perplexity"]
     assert score("--cache", "--eval-gate", "hard")["perplexity"] != score("--cache")["perplexity"]
-    assert score("--dynamic")["perplexity"] != plain["perplexity"]
     assert score("--tune-cache")["cache"] != score("--cache")["cache"]
     refused = run("eval", trained, "--tune-cache", "--cache-window", "50")
     assert refused.returncode == 2

@@ -159,11 +159,6 @@ def test_broken_weights_do_not_make_it_trainable(small):
         load(small)
 
 
-def test_dynamic_evaluation_is_refused(small):
-    with pytest.raises(G2Error, match="dynamic evaluation trains the weights, .* are compressed"):
-        score(load(small), Scoring("test", dynamic=True))
-
-
 def test_it_is_not_compressed_twice(small):
     with pytest.raises(G2Error, match="is already compressed .*; compress the run it was made from"):
         check_compressible(RunDirectory(small))

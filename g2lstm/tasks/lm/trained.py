@@ -15,8 +15,7 @@ from g2lstm.compression.model import encoded_matrices
 from g2lstm.compression.stream import TokenSession, can_replace, stream
 from g2lstm.errors import G2Error
 from g2lstm.tasks.lm.cache import CacheSettings, cached_perplexity, tune_cache
-from g2lstm.tasks.lm.dynamic import DynamicSettings, dynamic_perplexity, gradient_mean_squares
-from g2lstm.tasks.lm.evaluate import Score, perplexity
+from g2lstm.tasks.lm.evaluate import perplexity
 from g2lstm.tasks.lm.generate import generate
 from g2lstm.tasks.lm.model import LanguageModel
 from g2lstm.tasks.lm.recipe import LmRecipe
@@ -39,7 +38,6 @@ from g2lstm.text.windows import Columns
 
 _WORTH_PACKING = 40  # packing dense weights takes about as long as a session saves in this many steps
 _NEXT_WORDS = 10
-_GRADIENT_TOKENS = 1 << 20  # of the training text, for dynamic evaluation; more would change little
 _SPEED_STEPS = 40
 
 
@@ -87,10 +85,6 @@ class TrainedLanguageModel(Trained):
             settings = self.cache_settings(how)
             extra["cache"] = f"{settings.window},{settings.theta:g},{settings.share:g}"
             found = cached_perplexity(self.model, tokens, settings, eval_gate=eval_gate, progress=progress)
-        elif how.dynamic:
-            rule = DynamicSettings()
-            extra["dynamic"] = f"rms,{rule.segment},{rule.learning_rate:g},{rule.decay:g}"
-            found = self._score_dynamically(tokens, rule, how.data_dir, eval_gate, progress)
         else:
             found = perplexity(self.model, tokens, eval_gate=eval_gate, progress=progress)
         by_sentence = None
@@ -107,8 +101,6 @@ class TrainedLanguageModel(Trained):
         given = [value for value in (how.cache_window, how.cache_theta, how.cache_lambda) if value is not None]
         if how.tune_cache and given:
             raise G2Error("--tune-cache chooses window, theta and lambda itself; leave them out, or --tune-cache")
-        if how.dynamic and (how.cache or how.tune_cache or given):
-            raise G2Error("--dynamic and --cache are two different evaluations; ask for one at a time")
 
     def cache_settings(self, how: Scoring) -> CacheSettings:
         """The recipe's settings of the cache, except for what `how` sets."""
@@ -127,23 +119,6 @@ class TrainedLanguageModel(Trained):
         tokens = torch.from_numpy(valid.read(0, len(valid)))
         best = tune_cache(self.model, tokens, eval_gate=how.eval_gate, progress=progress).settings
         return replace(how, tune_cache=False, cache_window=best.window, cache_theta=best.theta, cache_lambda=best.share)
-
-    def _score_dynamically(
-        self,
-        tokens: torch.Tensor,
-        rule: DynamicSettings,
-        data_dir: Path | None,
-        eval_gate: str,
-        progress: Progress | None,
-    ) -> Score:
-        if encoded_matrices(self.model):
-            raise G2Error(
-                f"dynamic evaluation trains the weights, and those of {self.run_name} are compressed; use the run "
-                "they were made from"
-            )
-        train = torch.from_numpy(self.split("train", data_dir).read(0, _GRADIENT_TOKENS))
-        squares = gradient_mean_squares(self.model, train, eval_gate=eval_gate, progress=progress)
-        return dynamic_perplexity(self.model, tokens, squares, rule, eval_gate=eval_gate, progress=progress)
 
     def _encode(self, text: str, target: str | None, eval_gate: str | None) -> TextRead:
         if target is not None:
