@@ -5,8 +5,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own usage
 from torch.utils.checkpoint import checkpoint
 
-from g2lstm.errors import G2Error
-
 _CHUNK_ROWS = 128  # fewer rows make slow matrix products, more only take memory
 _CHUNK_LOGITS = 1 << 21  # with a small vocabulary a chunk may have more rows: 8 MB of float32 logits
 _Options = getattr(nn, "LinearCrossEntropyOptions", None)  # torch 2.13 and later
@@ -31,13 +29,6 @@ def cross_entropy(
         targets: (N,), int64.
         reduction: "mean", "sum" or "none".
     """
-    if features.dim() != 2 or targets.shape != features.shape[:1]:
-        raise G2Error(
-            f"features must be (N, E) and targets (N,), got {tuple(features.shape)} and {tuple(targets.shape)}; "
-            "flatten time and batch into one dimension"
-        )
-    if reduction not in ("mean", "sum", "none"):
-        raise G2Error(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
     rows = max(_CHUNK_ROWS, _CHUNK_LOGITS // weight.size(0))
     with torch.autocast(features.device.type, enabled=False):
         features = features.to(weight.dtype)
@@ -69,13 +60,8 @@ def smoothing_penalty(features: Tensor, weight: Tensor, bias: Tensor | None, tar
     """(N,): cross entropy + s * this is the cross entropy with s of the target's probability spread over all V tokens.
 
     It is the target's logit minus the mean of all V: with z the logits and L their log-sum-exp, cross entropy is
-    L - z[target], and against a uniform target L - mean(z). The difference of the two is linear in the features.
-
-    Args:
-        features: (N, E); this and the others as in `cross_entropy`.
-        weight: (V, E).
-        bias: (V,), or None.
-        targets: (N,).
+    L - z[target], and against a uniform target L - mean(z). The difference of the two is linear in the features. The
+    arguments are those of `cross_entropy`.
     """
     penalty = ((F.embedding(targets, weight) - weight.mean(0)) * features.to(weight.dtype)).sum(-1)
     return penalty if bias is None else penalty + bias[targets] - bias.mean()

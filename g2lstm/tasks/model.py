@@ -1,48 +1,17 @@
-"""What both models share: options of their layers, checked sizes, dropout, and a softmax that may be tied."""
-
-from collections.abc import Mapping
-from typing import TypedDict
+"""What both models share: dropout, and a softmax that may be tied."""
 
 import torch
 from torch import Tensor, nn
 
-from g2lstm.errors import G2Error
-from g2lstm.nn.checks import check_count
 from g2lstm.tasks.cross_entropy import cross_entropy
 
 
-class GateOptions(TypedDict, total=False):
-    """Options of `G2LSTM` that a model passes to all its layers."""
-
-    method: str
-    tau: float | None
-    noise_rate: float
-    gates: str
-    eval_gate: str
-    backend: str
-
-
-def check_settings(sizes: Mapping[str, int], dropouts: Mapping[str, float]) -> None:
-    """Raises unless all sizes are at least 1 and all dropout probabilities lie in [0, 1)."""
-    for name, size in sizes.items():
-        check_count(name, size)
-    for name, probability in dropouts.items():
-        if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability < 1:
-            raise G2Error(f"{name} is a probability and must lie in [0, 1), got {probability!r}; 0 turns it off")
-
-
 class TokenModel(nn.Module):
-    """A model that ends in a softmax over a vocabulary of V tokens, seen through features of width E.
-
-    Attributes:
-        softmax_weight: (V, E), a module once it is compressed; None if the softmax is tied to `tied_embedding`, so that
-            no tensor is stored twice.
-        softmax_bias: (V,).
-    """
+    """A model that ends in a softmax over a vocabulary of V tokens, seen through features of width E."""
 
     softmax_parameters = ("softmax_weight",)  # how `compress` finds the softmax
-    softmax_weight: nn.Parameter | nn.Module | None
-    softmax_bias: nn.Parameter
+    softmax_weight: nn.Parameter | nn.Module | None  # (V, E), a module once it is compressed; None if tied
+    softmax_bias: nn.Parameter  # (V,)
 
     @property
     def tied_embedding(self) -> nn.Embedding:
@@ -50,9 +19,16 @@ class TokenModel(nn.Module):
         raise NotImplementedError
 
     @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return self.softmax_bias.device
+
+    @property
     def output_weight(self) -> Tensor:
         """(V, E), the weights of the softmax: the embedding's own if tied."""
-        return weight_of(self._softmax)
+        weight = self._softmax if isinstance(self._softmax, Tensor) else self._softmax.weight
+        assert isinstance(weight, Tensor)
+        return weight
 
     @property
     def _softmax(self) -> nn.Module | Tensor:
@@ -73,20 +49,8 @@ class TokenModel(nn.Module):
         return locked_dropout(x, probability) if self.training else x
 
 
-def weight_of(softmax: nn.Module | Tensor) -> Tensor:
-    """(V, E): a tensor is the weight itself, a module has one."""
-    weight = softmax if isinstance(softmax, Tensor) else softmax.weight
-    assert isinstance(weight, Tensor)
-    return weight
-
-
 def locked_dropout(x: Tensor, probability: float) -> Tensor:
-    """Variational dropout: one mask for all time steps of a sequence, with the kept values scaled up to keep the mean.
-
-    Args:
-        x: (T, B, H).
-        probability: of zeroing a feature of a sequence, in [0, 1).
-    """
+    """Variational dropout of x (T, B, H): one mask for all steps, with the kept values scaled up to keep the mean."""
     if probability == 0:
         return x
     keep = 1 - probability

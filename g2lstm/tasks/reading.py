@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,17 +25,11 @@ _NUMBERED = re.compile(r"(layer|encoder|decoder)s?\.(\d+)")
 
 @dataclass(frozen=True)
 class Place:
-    """One direction of one layer.
+    """One direction of one layer."""
 
-    Attributes:
-        name: the module's name in its model, such as "encoder.0", with ".l0", ".l1" and so on if it has several layers.
-        direction: "forward", or "backward" if it reads from the end.
-        title: a name for people, such as "encoder 1, backward".
-    """
-
-    name: str
-    direction: str
-    title: str
+    name: str  # the module's in its model, such as "encoder.0", with ".l0", ".l1" and so on if it has several layers
+    direction: str  # "forward", or "backward" if it reads from the end
+    title: str  # for people, such as "encoder 1, backward"
 
     @property
     def side(self) -> str:
@@ -50,11 +43,8 @@ def places(name: str, lstm: nn.Module) -> list[Place]:
     found = []
     for index in range(lstm.num_layers):
         own = ".".join([name] * bool(name) + [f"l{index}"] * (lstm.num_layers > 1)) or "lstm"
-        title = title_of(own)
-        if lstm.bidirectional:
-            found += [Place(own, direction, f"{title}, {direction}") for direction in ("forward", "backward")]
-        else:
-            found.append(Place(own, "forward", title))
+        directions = {"forward": ", forward", "backward": ", backward"} if lstm.bidirectional else {"forward": ""}
+        found += [Place(own, direction, title_of(own) + ending) for direction, ending in directions.items()]
     return found
 
 
@@ -129,15 +119,8 @@ def mode_of(model: nn.Module) -> str:
     return "training, no noise, dropout"
 
 
-class Line(NamedTuple):
-    """An encoded line of text."""
-
-    ids: list[int]
-    shown: list[str]
-
-
-def encode(tokenizer: Tokenizer, line: str) -> Line:
-    """The tokens of a line, without `<eos>`; words that are not in the vocabulary are shown as they were written."""
+def encode(tokenizer: Tokenizer, line: str) -> tuple[list[int], list[str]]:
+    """The token ids of a line, without `<eos>`, and the tokens for people; unknown words as they were written."""
     try:
         line.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -149,15 +132,13 @@ def encode(tokenizer: Tokenizer, line: str) -> Line:
     for place, (token, (start, end)) in enumerate(zip(encoding.ids, encoding.offsets, strict=True)):
         if token == tokenizer.unk_id:
             tokens[place] = printable(line[start:end])
-    return Line(list(encoding.ids), tokens)
+    return list(encoding.ids), tokens
 
 
 def check_length(text: str, tokens: int) -> None:
     """Raises unless a text has words, and no more tokens than people can look at."""
-    if not text.strip():
+    if not text.strip() or not tokens:
         raise G2Error("the text is empty; give a sentence, such as 'the company said it will grow'")
-    if not tokens:
-        raise G2Error("the text has no words; give a sentence")
     if tokens > MAX_TOKENS:
         raise G2Error(
             f"the text has {tokens:,} tokens, and at most {MAX_TOKENS:,} can be shown; give a sentence, or look at "

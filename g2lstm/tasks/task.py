@@ -6,10 +6,11 @@ a `Task`, a `Learner` or a `Trained`.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from itertools import chain, count
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import psutil
 import torch
@@ -17,16 +18,19 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.record import GateRecord
-from g2lstm.recipes.sections import GateSection, Recipe
+from g2lstm.nn.gate import Gates
+from g2lstm.nn.record import GateRecord, evaluating, record_gates
+from g2lstm.recipes.sections import ModelSection, Recipe
+from g2lstm.tasks.model import TokenModel
 from g2lstm.tasks.trained import Trained
 from g2lstm.text.tokenize import Tokenizer
 
 BINS = 20  # of the histograms that training keeps
 _GATES = ("input", "forget")
+_TOKENIZER_KEYS = {"vocabulary", "joint", "min_frequency", "lowercase", "is_tokenized"}  # of `data` in a recipe
 
 RecipeT = TypeVar("RecipeT", bound=Recipe)
-ModelT = TypeVar("ModelT", bound=nn.Module)
+ModelT = TypeVar("ModelT", bound=TokenModel)
 TrainedT = TypeVar("TrainedT", bound=Trained, covariant=True)
 
 
@@ -56,6 +60,14 @@ class Validation(NamedTuple):
     gates: Mapping[str, list[int]] = MappingProxyType({})  # by gate, counts of values in each twentieth from 0 to 1
 
 
+class ValidationBatch(NamedTuple):
+    """What the model made of a batch of the validation text."""
+
+    features: Tensor  # (T, B, E)
+    targets: Tensor  # (T, B), negative where nothing is predicted
+    is_token: Mapping[str, Tensor] = MappingProxyType({})  # (T, B), false at padding; by the LSTMs that read padding
+
+
 class TrainingData(NamedTuple):
     """The data of a training run; what the corpora are depends on the task."""
 
@@ -82,28 +94,17 @@ def without_memory() -> Iterator[None]:
         yield
 
 
-class Where(TypedDict, total=False):
-    """Which of several processes this is, where it computes, and how many there are."""
-
-    device: torch.device | str
-    rank: int
-    world_size: int
-
-
 class Learner(ABC):
-    """A model, its data, and how they make a loss; of several processes, each reads its own part of every batch.
+    """A model, its data, and how they make a loss; of several processes, each reads its own part of every batch."""
 
-    Attributes:
-        model: the module whose weights are trained and saved.
-        module: a module around the model whose forward call makes the loss, so that DDP can wrap it.
-    """
-
-    module: nn.Module
+    model: TokenModel  # its weights are trained and saved
+    module: nn.Module  # around the model: its forward call makes the loss, so that DDP can wrap it
+    observed = 0  # the batch of a validation whose gates are counted
 
     def __init__(
         self,
         recipe: Recipe,
-        model: nn.Module,
+        model: TokenModel,
         data: TrainingData,
         *,
         device: torch.device | str = "cpu",
@@ -112,6 +113,11 @@ class Learner(ABC):
     ) -> None:
         self.recipe, self.model, self.tokenizers = recipe, model, data.tokenizers
         self.device, self.rank, self.world_size = torch.device(device), rank, world_size
+        self._take(data)
+
+    @abstractmethod
+    def _take(self, data: TrainingData) -> None:
+        """Gets ready to read the data from its beginning, and makes `module`."""
 
     @property
     @abstractmethod
@@ -144,9 +150,35 @@ class Learner(ABC):
     def loss(self, module: nn.Module, batch: Any) -> StepLoss:
         """The loss, through `module`, which may be `self.module` wrapped."""
 
-    @abstractmethod
+    @torch.no_grad()
     def validate(self) -> Validation:
-        """Evaluates the model as it is."""
+        """Evaluates the model as it is: its loss and scores, and how binary the gates are in one of the batches."""
+        nats, tokens = 0.0, 0
+        gates: GateRecord | None = None
+        with evaluating(self.model):
+            batches = self._validation_batches()
+            for index in count():
+                with record_gates(self.model) if index == self.observed else nullcontext(gates) as gates:
+                    batch = next(batches, None)
+                if batch is None:
+                    break
+                if index == self.observed and gates is not None:
+                    for name, is_token in batch.is_token.items():
+                        gates[name][-1] = gates[name][-1].known(is_token.to(self.device))
+                targets = batch.targets.to(self.device)
+                losses = self.model.token_losses(batch.features[targets >= 0], targets[targets >= 0])
+                nats += losses.sum(dtype=torch.float64).item()
+                tokens += len(losses)
+            scores, criterion = self._judge(nats / tokens)
+        return Validation(nats / tokens, {**scores, **saturation(gates)}, criterion, histograms(gates))
+
+    @abstractmethod
+    def _validation_batches(self) -> Iterator[ValidationBatch]:
+        """Reads the validation text."""
+
+    @abstractmethod
+    def _judge(self, loss: float) -> tuple[dict[str, float], float]:
+        """The scores of a model with this validation loss, and the criterion."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -165,12 +197,18 @@ class Task(ABC, Generic[RecipeT, ModelT, TrainedT]):
     """One kind of model."""
 
     recipe: type[RecipeT]
+    model: type[ModelT]
     trained: type[TrainedT]
     learns: type[Learner]
 
-    @abstractmethod
     def module(self, recipe: RecipeT, *vocabularies: int) -> ModelT:
         """The model with fresh weights from torch's generator, however large, for vocabularies of these sizes."""
+        return self.model(*vocabularies, **self.arguments(recipe.model))
+
+    def arguments(self, section: ModelSection) -> dict[str, Any]:
+        """The arguments of the model: the keys of the recipe, where `dropout.input` is called `input_dropout`."""
+        keys = section.model_dump()
+        return {f"{name}_dropout": probability for name, probability in keys.pop("dropout").items()} | keys
 
     def build(self, recipe: RecipeT, *vocabularies: int) -> ModelT:
         """The model with fresh weights; raises if they would not fit into memory, before they exist."""
@@ -190,8 +228,8 @@ class Task(ABC, Generic[RecipeT, ModelT, TrainedT]):
             return sum(parameter.numel() for parameter in self.module(recipe, *vocabularies).parameters())
 
     @abstractmethod
-    def train_tokenizers(self, recipe: RecipeT, files: Any) -> Sequence[Tokenizer]:
-        """New tokenizers for the files of the training split."""
+    def train_tokenizers(self, files: Any, kind: str, **settings: Any) -> Sequence[Tokenizer]:
+        """New tokenizers for the files of the training split; settings are those of `prepare_tokenizer`."""
 
     @abstractmethod
     def tokenise(self, files: Any, *tokenizers: Tokenizer) -> Any:
@@ -202,46 +240,46 @@ class Task(ABC, Generic[RecipeT, ModelT, TrainedT]):
 
         Given tokenizers are used instead of training new ones.
         """
-        files = recipe.data.files(data_dir)
+        data, files = recipe.data, recipe.data.files(data_dir)
         if tokenizers is None:
-            tokenizers = self.train_tokenizers(recipe, files["train"])
+            settings = data.model_dump(include=_TOKENIZER_KEYS)
+            tokenizers = self.train_tokenizers(files["train"], data.tokenizer, **settings)
         train, valid, _ = (self.tokenise(files[split], *tokenizers) for split in ("train", "valid", "test"))
         return TrainingData(tuple(tokenizers), train, valid)
 
-    def learner(self, recipe: RecipeT, data: TrainingData, **where: Unpack[Where]) -> Learner:
-        """A new model with its data, from `prepare`, ready for the training loop."""
-        model = self.build(recipe, *map(len, data.tokenizers)).to(where.get("device", "cpu"))
-        return self.learns(recipe, model, data, **where)
+    def learner(
+        self, recipe: RecipeT, data: TrainingData, *, device: torch.device | str = "cpu", **process: int
+    ) -> Learner:
+        """A new model with its data, from `prepare`, ready for the training loop; `process` has its rank."""
+        model = self.build(recipe, *map(len, data.tokenizers)).to(device)
+        return self.learns(recipe, model, data, device=device, **process)
 
     @abstractmethod
     def work(self, recipe: RecipeT, words: int, sentence: int) -> Work:
         """What training costs with a vocabulary of so many words, where a sentence usually has so many tokens."""
 
 
-def gate_options(section: GateSection) -> dict[str, Any]:
-    """The options of `G2LSTM` that a recipe has."""
-    return {name: getattr(section, name) for name in GateSection.model_fields}
-
-
-def saturation(record: GateRecord | None) -> dict[str, float]:
+def saturation(record: Mapping[str, list[Gates]] | None) -> dict[str, float]:
     """The share of values below 0.1 or above 0.9, by LSTM and gate: {"saturation/layers.0/input": 0.31, ...}."""
-    shares: dict[str, float] = {}
+    shares, edge = {}, BINS // 10
     for name, calls in (record or {}).items():
         for gate in _GATES:
-            values = [value for call in calls for value in getattr(call, gate)]
-            counts = [((value < 0.1) | (value > 0.9)).sum().item() for value in values]
-            known = sum(value.isfinite().sum().item() for value in values)
-            shares[f"saturation/{name}/{gate}"] = sum(counts) / max(known, 1)
+            counts = _histogram(calls, gate)
+            outside = counts[:edge].sum() + counts[-edge:].sum()
+            shares[f"saturation/{name}/{gate}"] = int(outside) / max(int(counts.sum()), 1)
     return shares
 
 
-def histograms(record: GateRecord | None) -> dict[str, list[int]]:
+def histograms(record: Mapping[str, list[Gates]] | None) -> dict[str, list[int]]:
     """For each gate of all LSTMs together, how many values are in each twentieth from 0 to 1."""
-    counts = {gate: torch.zeros(BINS, dtype=torch.int64) for gate in _GATES}
-    for calls in (record or {}).values():
-        for call in calls:
-            for gate, count in counts.items():
-                for value in getattr(call, gate):
-                    codes = (value[value.isfinite()] * BINS).int().clamp_(max=BINS - 1)
-                    count += torch.bincount(codes, minlength=BINS).cpu()
-    return {gate: count.tolist() for gate, count in counts.items()}
+    calls = list(chain.from_iterable((record or {}).values()))
+    return {gate: _histogram(calls, gate).tolist() for gate in _GATES}
+
+
+def _histogram(calls: Sequence[Gates], gate: str) -> Tensor:
+    """(BINS,), leaving out padding."""
+    counts = torch.zeros(BINS, dtype=torch.int64)
+    for value in chain.from_iterable(getattr(call, gate) for call in calls):
+        bins = (value[value.isfinite()] * BINS).int().clamp_(max=BINS - 1)
+        counts += torch.bincount(bins, minlength=BINS).cpu()
+    return counts

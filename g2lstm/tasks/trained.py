@@ -7,14 +7,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.record import lstms, record_gates
 from g2lstm.recipes.sections import Recipe
+from g2lstm.tasks.model import TokenModel
 from g2lstm.tasks.reading import Reading, in_mode, layer_readings
 from g2lstm.text.grammar import GrammarPair
-from g2lstm.text.lines import read_pieces
+from g2lstm.text.lines import read_pieces, sha256_of
 from g2lstm.text.registry import folder_of
 from g2lstm.text.tokenize import Tokenizer
 
@@ -28,16 +29,10 @@ WORDS = range(8, 19)  # in an example sentence, which is neither trivial nor too
 
 @dataclass(frozen=True)
 class Metric:
-    """The number that a task's models are judged by.
+    """The number that a task's models are judged by."""
 
-    Attributes:
-        name: its key in results.
-        title: its name for people.
-        higher_is_better: whether more of it is better.
-    """
-
-    name: str
-    title: str
+    name: str  # its key in results
+    title: str  # its name for people
     higher_is_better: bool
 
     def change(self, before: float, after: float) -> str:
@@ -82,19 +77,12 @@ class Scoring:
     data_dir: Path | None = None
 
 
-@dataclass(frozen=True)
-class SplitScore:
-    """A score, without the signature that only a run can give it.
+class SplitScore(NamedTuple):
+    """A score, without the signature that only a run can give it."""
 
-    Attributes:
-        values: what `result.json` has of it, in this order.
-        facts: what the signature says beside the facts of the run.
-        by_sentence: what each sentence contributes, if asked for.
-    """
-
-    values: dict[str, Any]
-    facts: dict[str, str]
-    by_sentence: list[list[float]] | list[list[int]] | None = None
+    values: dict[str, Any]  # what `result.json` has of it
+    facts: dict[str, str]  # what the signature says beside the facts of the run
+    by_sentence: list[list[float]] | list[list[int]] | None  # what each sentence contributes, if asked for
 
 
 class Pass(NamedTuple):
@@ -111,14 +99,6 @@ class Passes(NamedTuple):
     unit: str  # what is counted: "windows" or "pairs"
     sha256: str  # of the text
     read: Callable[[int, int], Iterator[Pass]]  # this many at most, chosen by this seed; the mode is the model's own
-
-
-class TextRead(NamedTuple):
-    """A text as a model is given it; each by side, in the order of the tokenizers."""
-
-    ids: dict[str, list[int]]
-    tokens: dict[str, list[str]]  # for people
-    own: dict[str, Any]  # what else a `Reading` has, known before the model reads
 
 
 class SpeedTest(NamedTuple):
@@ -147,9 +127,9 @@ class Trained(ABC):
     tokenizer_files: ClassVar[tuple[str, ...]]  # in a run directory
     sides: ClassVar[tuple[str, ...]]  # what the text of each tokenizer is called
     recipe: Recipe
-    model: nn.Module
+    model: TokenModel
 
-    def __init__(self, recipe: Recipe, model: nn.Module, *tokenizers: Tokenizer) -> None:
+    def __init__(self, recipe: Recipe, model: TokenModel, *tokenizers: Tokenizer) -> None:
         self.recipe = recipe
         self.model = model
         self.tokenizers = dict(zip(self.tokenizer_files, tokenizers, strict=True))
@@ -161,17 +141,10 @@ class Trained(ABC):
 
         A text begins after the token that ends the one before, so one id does both.
         """
-        tokens = {
-            side: {
-                "tokenizer": file,
-                "kind": tokenizer.kind,
-                "size": len(tokenizer),
-                "begin": tokenizer.eos_id,
-                "end": tokenizer.eos_id,
-                "unknown": tokenizer.unk_id,
-            }
-            for side, (file, tokenizer) in zip(self.sides, self.tokenizers.items(), strict=True)
-        }
+        tokens = {}
+        for side, (file, tokenizer) in zip(self.sides, self.tokenizers.items(), strict=True):
+            special = {"begin": tokenizer.eos_id, "end": tokenizer.eos_id, "unknown": tokenizer.unk_id}
+            tokens[side] = {"tokenizer": file, "kind": tokenizer.kind, "size": len(tokenizer), **special}
         return {"tokens": tokens}
 
     def onnx_exporter(self) -> "Exporter":
@@ -196,14 +169,24 @@ class Trained(ABC):
                 f"the layers of this model are torch.nn.LSTMs, which have soft gates, not {how.eval_gate}; load the "
                 "run again"
             )
-        return self._score_split(how, how.eval_gate or (layers[0].eval_gate if layers else "soft"), progress)
+        gate = how.eval_gate or (layers[0].eval_gate if layers else "soft")
+        files = self.files(how.split, how.data_dir)
+        hashes = "+".join(sha256_of(file)[:8] for file in ([files] if isinstance(files, Path) else files))
+        values, facts, by_sentence = self._score(files, how, gate, progress)
+        data = f"{self.recipe.data.name or 'own'}/{hashes}"
+        return SplitScore(
+            {**values, "split": how.split, "eval_gate": gate},
+            {"data": data, "split": how.split, "gate": gate, **facts},
+            by_sentence,
+        )
 
     def tune(self, how: Scoring, progress: Progress | None = None) -> Scoring:
         """The same scoring with the settings that are best on the validation split, where any are to be tuned."""
         return how
 
     @abstractmethod
-    def _score_split(self, how: Scoring, eval_gate: str, progress: Progress | None) -> SplitScore: ...
+    def _score(self, files: Any, how: Scoring, eval_gate: str, progress: Progress | None) -> SplitScore:
+        """The score of a split's files; what all tasks say of it is added."""
 
     def check_scoring(self, how: Scoring) -> None:
         """Raises for options that belong to another task."""
@@ -213,16 +196,8 @@ class Trained(ABC):
             if one.metadata.get("task", self.task) != self.task and getattr(how, one.name) not in (None, False)
         ]
         if wrong:
-            raise G2Error(f"{', '.join(wrong)} can't be used here: {self.run_name} is a {self.title}")
-
-    @property
-    def run_name(self) -> str:
-        """The name of the run in messages."""
-        return "this" if self.run is None else str(self.run.path)
-
-    def _signed_data(self, hashes: str) -> str:
-        """What a signature says about the text that was scored."""
-        return f"{self.recipe.data.name or 'own'}/{hashes}"
+            run = "this" if self.run is None else self.run.path
+            raise G2Error(f"{', '.join(wrong)} can't be used here: {run} is a {self.title}")
 
     def read(
         self,
@@ -244,18 +219,21 @@ class Trained(ABC):
             training: show the gates as they are in training, with noise. A translation is still made without.
             seed: of noise and dropout.
         """
-        text_read = self._encode(text, target, eval_gate)
+        ids, tokens, more = self._encode(text, target, eval_gate)
         model = self.model
         with in_mode(model, eval_gate=eval_gate, training=training, seed=seed) as mode, record_gates(model) as record:
-            predicted = self._forward(text_read.ids)
+            predicted = self._forward(ids)
         unknown = {
-            side: [place for place, token in enumerate(ids) if token == tokenizer.unk_id]
-            for (side, ids), tokenizer in zip(text_read.ids.items(), self.tokenizers.values(), strict=True)
+            side: [place for place, token in enumerate(ids[side]) if token == tokenizer.unk_id]
+            for side, tokenizer in zip(self.sides, self.tokenizers.values(), strict=True)
         }
-        return Reading(text_read.tokens, layer_readings(model, record), mode, unknown, **text_read.own, **predicted)
+        return Reading(tokens, layer_readings(model, record), mode, unknown, **more, **predicted)
 
     @abstractmethod
-    def _encode(self, text: str, target: str | None, eval_gate: str | None) -> TextRead: ...
+    def _encode(
+        self, text: str, target: str | None, eval_gate: str | None
+    ) -> tuple[dict[str, list[int]], dict[str, list[str]], dict[str, Any]]:
+        """A text as the model is given it, by side: token ids and tokens for people; then what else is known of it."""
 
     @abstractmethod
     def _forward(self, ids: Mapping[str, list[int]]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def test_next_words_are_the_likeliest(language):
 def test_a_given_translation_is_read_instead_of_the_models_own(translation):
     text, target = "die katze lief .", "the dog saw a cat ."
     reading = translation.read(text, target="the  dog saw a cat . ")
-    assert reading.tokens["target"] == ["<eos>", *encode(translation.target, target).shown]
+    assert reading.tokens["target"] == ["<eos>", *encode(translation.target, target)[1]]
     assert (reading.translation, reading.produced, reading.attention) == ("", [], None)
     source = torch.tensor([*translation.source.encode(text), translation.source.eos_id]).unsqueeze(1)
     inputs = torch.tensor([translation.target.eos_id, *translation.target.encode(target)]).unsqueeze(1)
@@ -168,4 +168,4 @@ def test_pieces_of_words():
 
 def test_a_word_tokenizer_shows_its_own_spelling():
     tokenizer = train_word_tokenizer(["the cat"], lowercase=True)
-    assert encode(tokenizer, "The Dog").shown == ["the", "Dog"]
+    assert encode(tokenizer, "The Dog")[1] == ["the", "Dog"]

@@ -6,65 +6,26 @@ of the last `window` steps i < t that w followed. Only the probability of the ac
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import NamedTuple, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from g2lstm.errors import G2Error
 from g2lstm.tasks.lm.evaluate import ReadOptions, Score, Tokens, read, score
 from g2lstm.tasks.lm.model import LanguageModel
+from g2lstm.tasks.lm.recipe import CacheSection
 
 _ROWS = 128  # predictions at a time, so that their scores against the window stay in the processor's cache
 _WINDOWS = (100, 200, 500, 1000, 2000, 4000)
 _THETAS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5)
 
 
-@dataclass(frozen=True)
-class CacheSettings:
-    """The settings of a cache.
-
-    Attributes:
-        window: the number of past steps it sees.
-        theta: θ, how sharply it prefers similar states; near 0 it merely counts the words in the window.
-        share: λ, its share of the probability.
-    """
-
-    window: int = 500
-    theta: float = 1.0
-    share: float = 0.1
-
-    def __post_init__(self) -> None:
-        if self.window < 1:
-            raise G2Error(f"the cache's window must be at least 1 step, got {self.window}; AWD-LSTM uses 500")
-        if not 0 < self.theta < math.inf:
-            raise G2Error(f"the cache's theta must be a finite number above 0, got {self.theta}; try 0.1 to 1")
-        if not 0 <= self.share < 1:
-            raise G2Error(f"the cache's lambda is a share and must lie in [0, 1), got {self.share}; try 0.1")
-
-
-class TunedCache(NamedTuple):
-    """The best settings found, and the perplexity with them and without a cache."""
-
-    settings: CacheSettings
-    perplexity: float
-    plain_perplexity: float
-
-
 class CacheMemory:
-    """The states of recent steps and the tokens that followed them; several windows and θ share the work.
-
-    Args:
-        windows: one or more; kept in ascending order.
-        thetas: one or more.
-    """
+    """The states of recent steps and the tokens that followed them; several windows and θ share the work."""
 
     def __init__(self, windows: Sequence[int], thetas: Sequence[float]) -> None:
-        self.windows = tuple(sorted(set(windows)))
-        self.thetas = tuple(thetas)
-        self._size = self.windows[-1]
+        self.windows, self.thetas = windows, thetas
+        self._size = max(windows)
         self._features: Tensor | None = None  # (n, E), n <= size
         self._following: Tensor | None = None  # (n,)
 
@@ -102,43 +63,29 @@ class CacheMemory:
         lags = scores.as_strided((rows, size), (size + rows + 1, 1))
         matches = nexts.as_strided((rows, size), (1, 1)) == following[start:stop, None]
 
-        # Each window is the previous one plus a stretch of lags. Each stretch has its own highest score to take
-        # exponentials against; with one for all, those of the nearest window might all be 0.
-        shape = (len(self.windows), len(self.thetas), rows)
-        top = past.new_empty(len(self.windows), 1, rows, dtype=torch.float64)
-        total, matched = past.new_empty(shape), past.new_zeros(shape)
-        for k, (near, far) in enumerate(pairwise((0, *self.windows))):
-            stretch = slice(size - far, size - near)
-            highest = lags[:, stretch].amax(dim=1, keepdim=True)
-            below = lags[:, stretch] - highest.clamp_min(torch.finfo(past.dtype).min)
-            where = matches[:, stretch].nonzero(as_tuple=True)
-            top[k, 0] = highest.squeeze(1)
+        # Each window has its own highest score to take exponentials against; with one for all, those of the nearest
+        # window might all be 0.
+        result = past.new_empty(len(self.windows), len(self.thetas), rows, dtype=torch.float64)
+        for k, window in enumerate(self.windows):
+            near = lags[:, size - window :]
+            below = near - near.amax(dim=1, keepdim=True).clamp_min(torch.finfo(past.dtype).min)
+            where = matches[:, size - window :].nonzero(as_tuple=True)
             for j, theta in enumerate(self.thetas):
                 weights = (below * theta).exp_()
-                total[k, j] = weights.sum(dim=1)
-                matched[k, j].index_add_(0, where[0], weights[where])
-        return torch.stack(
-            [
-                self._joined(matched[: k + 1], top[: k + 1]) / self._joined(total[: k + 1], top[: k + 1])
-                for k in range(len(self.windows))
-            ]
-        )
-
-    def _joined(self, sums: Tensor, top: Tensor) -> Tensor:
-        """Sums (k, thetas, rows) of exponentials against `top` (k, 1, rows), as one sum against the highest top."""
-        theta = torch.tensor(self.thetas, dtype=torch.float64, device=top.device).view(1, -1, 1)
-        return (sums * ((top - top.amax(dim=0)) * theta).exp()).sum(dim=0)
+                matched = past.new_zeros(rows).index_add_(0, where[0], weights[where])
+                result[k, j] = matched.double() / weights.sum(dim=1)
+        return result
 
 
 def cached_perplexity(
-    model: LanguageModel, tokens: Tokens, settings: CacheSettings, **options: Unpack[ReadOptions]
+    model: LanguageModel, tokens: Tokens, cache: CacheSection, **options: Unpack[ReadOptions]
 ) -> Score:
     """The perplexity of a stream with a cache; the options are those of `g2lstm.tasks.lm.evaluate.read`."""
-    memory = CacheMemory([min(settings.window, len(tokens))], [settings.theta])  # no more room than the stream needs
+    memory = CacheMemory([min(cache.window, len(tokens))], [cache.theta])  # no more room than the stream needs
     parts = []
     for block in read(model, tokens, **options):
         from_cache = memory.probabilities(block.features, block.targets)[0, 0]
-        parts.append(mix(block.log_probabilities, from_cache, settings.share).cpu())
+        parts.append(mix(block.log_probabilities, from_cache, cache.lambda_).cpu())
     return score(parts)
 
 
@@ -155,17 +102,12 @@ def tune_cache(
     windows: Sequence[int] = _WINDOWS,
     thetas: Sequence[float] = _THETAS,
     **options: Unpack[ReadOptions],
-) -> TunedCache:
+) -> CacheSection:
     """Finds the window, θ and λ with the lowest perplexity on a stream, which should be the validation set.
 
     The model reads the stream once for all windows and θ. The loss is convex in λ, so the best λ for each pair is found
     without a grid. The options are those of `g2lstm.tasks.lm.evaluate.read`.
     """
-    if not windows or not thetas:
-        raise G2Error(f"a search needs at least one window and one theta, got windows={windows} and thetas={thetas}")
-    for window in windows:
-        for theta in thetas:
-            CacheSettings(window, theta)
     memory = CacheMemory(windows, thetas)
     plain, cached = [], []
     for block in read(model, tokens, **options):
@@ -177,9 +119,9 @@ def tune_cache(
         for j, theta in enumerate(memory.thetas):
             share = _best_share(log_probabilities, from_cache[k, j])
             mixed = mix(log_probabilities, from_cache[k, j], share)
-            tried.append((CacheSettings(window, theta, share), score([mixed]).perplexity))
-    best, lowest = min(tried, key=lambda pair: pair[1])
-    return TunedCache(best, lowest, score(plain).perplexity)
+            tried.append((score([mixed]).perplexity, {"window": window, "theta": theta, "lambda": share}))
+    _, best = min(tried, key=lambda each: each[0])
+    return CacheSection.model_validate(best)
 
 
 def _best_share(log_probabilities: Tensor, from_cache: Tensor) -> float:

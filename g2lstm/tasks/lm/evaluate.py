@@ -4,12 +4,12 @@ Reading one token at a time leaves the processor idle, because the weights are f
 stretch of the stream is cut into columns that are read side by side, all but the first from a guessed state. Each
 column is then read again from the state in which the previous one really ended, until its states agree with those of
 the first reading; from there on the first reading was right. LSTMs forget, so only a small part of the stretch is read
-twice; if one does not, its columns are read one by one. The result is always that of reading in order.
+twice; one that does not forget is read in as many rounds as there are columns. The result is always that of reading in
+order.
 """
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
@@ -26,19 +26,12 @@ Tokens = Tensor | np.ndarray[Any, Any]  # (N,) integers; a memory-mapped array i
 _CHECK_EVERY = 64  # steps between comparisons of states
 
 
-@dataclass(frozen=True)
-class Score:
-    """How well a stream was predicted.
+class Score(NamedTuple):
+    """How well a stream was predicted."""
 
-    Attributes:
-        nats: the sum of -log p over all predicted tokens.
-        tokens: the number of predicted tokens.
-        log_probabilities: (tokens,) float32 on the CPU, in stream order.
-    """
-
-    nats: float
-    tokens: int
-    log_probabilities: Tensor
+    nats: float  # the sum of -log p over all predicted tokens
+    tokens: int  # how many were predicted
+    log_probabilities: Tensor  # (tokens,) float32 on the CPU, in stream order
 
     @property
     def perplexity(self) -> float:
@@ -96,20 +89,20 @@ def read(
         steps: the length of a column; affects speed and memory, not the result.
         progress: called with the tokens predicted so far and the total.
     """
-    check_tokens(tokens)
-    for name, value in {"columns": columns, "steps": steps}.items():
-        if value < 1:
-            raise G2Error(f"{name} must be at least 1, got {value}")
+    is_integer = not tokens.is_floating_point() if isinstance(tokens, Tensor) else tokens.dtype.kind in "iu"
+    if tokens.ndim != 1 or not is_integer:
+        raise G2Error(f"tokens must be whole numbers in one dimension, got {tokens.dtype} {tuple(tokens.shape)}")
+    if len(tokens) < 2:
+        raise G2Error(f"a stream needs at least 2 tokens, one to read and one to predict, got {len(tokens)}")
     total, at = len(tokens) - 1, 0
     state = model.initial_state(1)
     while at < total:
         width = columns if total - at >= columns * min(steps, _CHECK_EVERY) else 1
         height = min(steps, (total - at) // width)
-        piece = token_slice(tokens, at, at + width * height + 1, model)
+        piece = _slice(tokens, at, at + width * height + 1, model)
         with evaluating(model, eval_gate), torch.no_grad():
             stretch = _Stretch(model, piece[:-1].view(width, height), state)
             state = _select(stretch.ends, [width - 1])
-            columns = columns if stretch.is_forgotten else 1
             features = stretch.features.flatten(0, 1)
             block = Block(features, -model.token_losses(features, piece[1:]), piece[1:])
         at += width * height
@@ -118,37 +111,21 @@ def read(
             progress(at, total)
 
 
-def check_tokens(tokens: Tokens) -> None:
-    """Raises unless these are at least two token ids in one dimension."""
-    is_integer = not tokens.is_floating_point() if isinstance(tokens, Tensor) else tokens.dtype.kind in "iu"
-    if tokens.ndim != 1 or not is_integer:
-        raise G2Error(f"tokens must be whole numbers in one dimension, got {tokens.dtype} {tuple(tokens.shape)}")
-    if len(tokens) < 2:
-        raise G2Error(f"a stream needs at least 2 tokens, one to read and one to predict, got {len(tokens)}")
-
-
-def token_slice(tokens: Tokens, start: int, stop: int, model: LanguageModel) -> Tensor:
+def _slice(tokens: Tokens, start: int, stop: int, model: LanguageModel) -> Tensor:
     """tokens[start:stop] as int64 on the model's device, checked against its vocabulary."""
     part = tokens[start:stop]
     ids = part.to(torch.int64) if isinstance(part, Tensor) else torch.from_numpy(part.astype(np.int64))
-    lowest, highest = int(ids.min()), int(ids.max())
-    if lowest < 0 or highest >= model.vocabulary_size:
-        wrong = lowest if lowest < 0 else highest
+    wrong = ids[(ids < 0) | (ids >= model.vocabulary_size)]
+    if len(wrong):
         raise G2Error(
-            f"token id {wrong} is outside the model's vocabulary of {model.vocabulary_size}; "
+            f"token id {int(wrong[0])} is outside the model's vocabulary of {model.vocabulary_size}; "
             "encode the text with the tokenizer the model was trained with"
         )
-    return ids.to(model.softmax_bias.device)
+    return ids.to(model.device)
 
 
 class _Stretch:
-    """Reads the rows of tokens (K, L) in sequence, from a state of batch 1.
-
-    Attributes:
-        features: (K, L, E).
-        ends: the states at the ends of the rows.
-        is_forgotten: whether guessed states made no lasting difference, so that reading side by side paid off.
-    """
+    """Reads the rows of tokens (K, L) in sequence, from a state of batch 1."""
 
     def __init__(self, model: LanguageModel, tokens: Tensor, state: State) -> None:
         self.model, self.tokens = model, tokens
@@ -161,20 +138,11 @@ class _Stretch:
             self.seen[place] = current
             current = self._advance(list(range(columns)), place, current)
         self.ends = current
-        self.is_forgotten = True
-        self._settle(list(range(1, columns)))
-
-    def _settle(self, pending: list[int]) -> None:
         # Each is read again from where the previous one is now known to end. The first of them starts from a true
         # state, so every round settles at least one; a column with a new end makes the next one pending.
+        pending = list(range(1, columns))
         while pending:
-            changed = self._reread(pending)
-            if len(changed) == len(pending) > 1:  # side by side, they would be read as often as there are columns
-                self.is_forgotten = False
-                for column in range(pending[0] + 1, len(self.tokens)):
-                    self._reread([column])
-                return
-            pending = [column + 1 for column in changed if column + 1 < len(self.tokens)]
+            pending = [column + 1 for column in self._reread(pending) if column + 1 < columns]
 
     def _reread(self, columns: list[int]) -> list[int]:
         """Reads columns again until they agree with what was seen; returns those that never did."""

@@ -37,7 +37,18 @@ def generate(
         read: used instead of the model's forward pass; takes the next tokens and returns the logits (V,) after the
             last of them. `eval_gate` is then ignored.
     """
-    _check(model, prompt, temperature, top_k, top_p, forbidden)
+    size = model.vocabulary_size
+    if not len(prompt):
+        raise G2Error("the prompt is empty; give at least one token, such as the end-of-sentence token")
+    wrong = [token for token in (*prompt, *forbidden) if not 0 <= token < size]
+    if wrong:
+        raise G2Error(f"token id {wrong[0]} is outside the model's vocabulary of {size}")
+    if not 0 <= temperature < math.inf:
+        raise G2Error(f"temperature must be a finite number of at least 0, got {temperature}; 1 is the model's own")
+    if top_k is not None and top_k < 1:
+        raise G2Error(f"top_k must be at least 1, got {top_k}; None means all tokens")
+    if not 0 < top_p <= 1:
+        raise G2Error(f"top_p is a probability and must lie in (0, 1], got {top_p}; 1 means all tokens")
 
     def continuation() -> Iterator[int]:
         tokens = prompt
@@ -57,7 +68,7 @@ def _reader(model: LanguageModel, eval_gate: str | None) -> Callable[[Sequence[i
     def read(tokens: Sequence[int]) -> Tensor:
         nonlocal state
         with evaluating(model, eval_gate), torch.no_grad():
-            ids = torch.tensor(tokens, device=model.softmax_bias.device).unsqueeze(1)
+            ids = torch.tensor(tokens, device=model.device).unsqueeze(1)
             features, _, state = model(ids, state)
             return model.logits(features[-1, 0])
 
@@ -86,28 +97,3 @@ def choose(
         probabilities = probabilities / probabilities.sum()
         probabilities[probabilities.cumsum(0) - probabilities >= top_p] = 0
     return int(order[torch.multinomial(probabilities, 1, generator=generator)])
-
-
-def _check(
-    model: LanguageModel,
-    prompt: Sequence[int],
-    temperature: float,
-    top_k: int | None,
-    top_p: float,
-    forbidden: Sequence[int],
-) -> None:
-    size = model.vocabulary_size
-    if not len(prompt):
-        raise G2Error("the prompt is empty; give at least one token, such as the end-of-sentence token")
-    for name, ids in {"prompt": prompt, "forbidden": forbidden}.items():
-        wrong = [token for token in ids if not 0 <= token < size]
-        if wrong:
-            raise G2Error(f"{name} has token id {wrong[0]}, outside the model's vocabulary of {size}")
-    if len(set(forbidden)) == size:
-        raise G2Error(f"all {size} tokens are forbidden; leave at least one to choose")
-    if not 0 <= temperature < math.inf:
-        raise G2Error(f"temperature must be a finite number of at least 0, got {temperature}; 1 is the model's own")
-    if top_k is not None and top_k < 1:
-        raise G2Error(f"top_k must be at least 1, got {top_k}; None means all tokens")
-    if not 0 < top_p <= 1:
-        raise G2Error(f"top_p is a probability and must lie in (0, 1], got {top_p}; 1 means all tokens")

@@ -1,8 +1,7 @@
 """`LanguageModel`: the AWD-LSTM (Merity et al., 2018) on `G2LSTM` layers."""
 
-from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from g2lstm.compression.stream import StreamParts
 from g2lstm.errors import G2Error
 from g2lstm.nn.lstm import G2LSTM, GatedLSTM
-from g2lstm.tasks.model import GateOptions, TokenModel, check_settings, word_dropout
+from g2lstm.tasks.model import TokenModel, word_dropout
 
 if TYPE_CHECKING:
     from g2lstm.tasks.lm.onnx import LanguageModelExporter
@@ -40,7 +39,7 @@ class LanguageModel(TokenModel):
         layers: the number of layers.
         tied: use the embedding matrix as the weights of the softmax.
         residual: add a layer's input to its output where both have the same width; deep stacks need it.
-        word_dropout: the probability that a word is dropped everywhere in one call.
+        words_dropout: the probability that a word is dropped everywhere in one call.
         input_dropout: on the embeddings; like the next two, with one mask for all steps.
         between_dropout: on the output of each layer except the last.
         output_dropout: on the output of the last layer.
@@ -57,26 +56,17 @@ class LanguageModel(TokenModel):
         *,
         tied: bool = True,
         residual: bool = False,
-        word_dropout: float = 0.1,
+        words_dropout: float = 0.1,
         input_dropout: float = 0.4,
         between_dropout: float = 0.25,
         output_dropout: float = 0.4,
         weight_dropout: float = 0.5,
-        **options: Unpack[GateOptions],
+        **options: Any,
     ) -> None:
         super().__init__()
-        check_settings(
-            {"vocabulary_size": vocabulary_size, "embedding": embedding, "hidden": hidden, "layers": layers},
-            {
-                "word_dropout": word_dropout,
-                "input_dropout": input_dropout,
-                "between_dropout": between_dropout,
-                "output_dropout": output_dropout,
-            },
-        )
-        self.word_dropout, self.input_dropout = float(word_dropout), float(input_dropout)
-        self.between_dropout, self.output_dropout = float(between_dropout), float(output_dropout)
-        self.tied, self.residual = tied, residual
+        self.words_dropout, self.input_dropout = words_dropout, input_dropout
+        self.between_dropout, self.output_dropout = between_dropout, output_dropout
+        self.residual = residual
         self.embedding = nn.Embedding(vocabulary_size, embedding)
         widths = [embedding] + [hidden] * (layers - 1) + [embedding if tied else hidden]
         self.layers = nn.ModuleList(
@@ -99,12 +89,8 @@ class LanguageModel(TokenModel):
 
     @torch.no_grad()
     def predict_frequencies(self, counts: Tensor) -> None:
-        """Sets the softmax bias so that, before training, each word is as probable as it is frequent.
-
-        Args:
-            counts: (V,), occurrences in the training text; one is added to each, so that no word is impossible.
-        """
-        counts = counts.double() + 1
+        """Sets the softmax bias so that, before training, words are as probable as their counts (V,) are high."""
+        counts = counts.double() + 1  # so that no word is impossible
         self.softmax_bias.copy_(counts.log() - counts.sum().log())
 
     @property
@@ -150,7 +136,7 @@ class LanguageModel(TokenModel):
             )
         x = self.embedding(tokens)
         if self.training:
-            x = word_dropout(x, tokens, self.vocabulary_size, self.word_dropout)
+            x = word_dropout(x, tokens, self.vocabulary_size, self.words_dropout)
         raw = x = self._drop(x, self.input_dropout)
         new_state: State = []
         for index, (layer, layer_state) in enumerate(zip(self.layers, state, strict=True)):
@@ -164,13 +150,5 @@ class LanguageModel(TokenModel):
 
     def initial_state(self, batch: int) -> State:
         """Zero states for `batch` sequences."""
-        like = self.softmax_bias
-        return [
-            (like.new_zeros(1, batch, layer.hidden_size), like.new_zeros(1, batch, layer.hidden_size))
-            for layer in self.lstms
-        ]
-
-
-def detach_state(state: Sequence[tuple[Tensor, Tensor]]) -> State:
-    """The same values without history, which is where back-propagation through time stops."""
-    return [(h.detach(), c.detach()) for h, c in state]
+        shapes = [(1, batch, layer.hidden_size) for layer in self.lstms]
+        return [(self.softmax_bias.new_zeros(shape), self.softmax_bias.new_zeros(shape)) for shape in shapes]

@@ -5,33 +5,24 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import ValidationError
 
 from g2lstm.compression.model import encoded_matrices
 from g2lstm.compression.stream import TokenSession, can_replace, stream
 from g2lstm.errors import G2Error
-from g2lstm.tasks.lm.cache import CacheSettings, cached_perplexity, tune_cache
-from g2lstm.tasks.lm.evaluate import perplexity
+from g2lstm.recipes.problems import problems_of
+from g2lstm.tasks.lm.cache import cached_perplexity, tune_cache
+from g2lstm.tasks.lm.evaluate import ReadOptions, Score, perplexity
 from g2lstm.tasks.lm.generate import generate
 from g2lstm.tasks.lm.model import LanguageModel
-from g2lstm.tasks.lm.recipe import LmRecipe
+from g2lstm.tasks.lm.recipe import CacheSection, LmRecipe
 from g2lstm.tasks.reading import check_length, column, encode
-from g2lstm.tasks.trained import (
-    WORDS,
-    Metric,
-    Pass,
-    Passes,
-    Progress,
-    Scoring,
-    SpeedTest,
-    SplitScore,
-    TextRead,
-    Trained,
-)
+from g2lstm.tasks.trained import WORDS, Metric, Pass, Passes, Progress, Scoring, SpeedTest, SplitScore, Trained
 from g2lstm.text.corpus import TokenStream, prepare_stream
 from g2lstm.text.tokenize import EOS, Tokenizer
 from g2lstm.text.windows import Columns
@@ -57,12 +48,15 @@ class TrainedLanguageModel(Trained):
         """Between text and token ids."""
         return self.tokenizers["tokenizer.json"]
 
-    def perplexity(self, text: str, *, cache: CacheSettings | None = None, eval_gate: str | None = None) -> float:
-        """The perplexity of a text; every line ends with the end-of-sentence token."""
+    def perplexity(self, text: str, *, cache: CacheSection | None = None, eval_gate: str | None = None) -> float:
+        """The perplexity of a text, perhaps with a cache pointer; every line ends with the end-of-sentence token."""
         ids = torch.tensor([*self._ids(text.removesuffix("\n")), self.tokenizer.eos_id])
+        return self._perplexity(ids, cache, eval_gate=eval_gate).perplexity
+
+    def _perplexity(self, ids: torch.Tensor, cache: CacheSection | None, **options: Unpack[ReadOptions]) -> Score:
         if cache is None:
-            return perplexity(self.model, ids, eval_gate=eval_gate).perplexity
-        return cached_perplexity(self.model, ids, cache, eval_gate=eval_gate).perplexity
+            return perplexity(self.model, ids, **options)
+        return cached_perplexity(self.model, ids, cache, **options)
 
     def _ids(self, text: str) -> list[int]:
         """Token ids, with the end-of-sentence token between lines."""
@@ -73,27 +67,20 @@ class TrainedLanguageModel(Trained):
         """The tokens of a split of the data that the model was trained on."""
         return prepare_stream(self.files(split, data_dir), self.tokenizer)
 
-    def _score_split(self, how: Scoring, eval_gate: str, progress: Progress | None) -> SplitScore:
-        if how.tune_cache:
-            how = self.tune(how, progress)
+    def _score(self, files: Path, how: Scoring, eval_gate: str, progress: Progress | None) -> SplitScore:
+        how = self.tune(how, progress)
         has_cache = how.cache or (how.cache_window, how.cache_theta, how.cache_lambda) != (None, None, None)
-        stream = self.split(how.split, how.data_dir)
+        cache = self.cache_settings(how) if has_cache else None
+        stream = prepare_stream(files, self.tokenizer)
         most = len(stream) if how.samples is None else how.samples * self.recipe.evaluate.bptt + 1
         tokens = torch.from_numpy(stream.read(0, min(len(stream), most)))
-        extra: dict[str, str] = {}
-        if has_cache:
-            settings = self.cache_settings(how)
-            extra["cache"] = f"{settings.window},{settings.theta:g},{settings.share:g}"
-            found = cached_perplexity(self.model, tokens, settings, eval_gate=eval_gate, progress=progress)
-        else:
-            found = perplexity(self.model, tokens, eval_gate=eval_gate, progress=progress)
+        found = self._perplexity(tokens, cache, eval_gate=eval_gate, progress=progress)
         by_sentence = None
         if how.by_sentence:
             ends = (tokens[1:] == self.tokenizer.eos_id).numpy()
             by_sentence = nats_by_sentence(-found.log_probabilities.double().numpy(), ends)
-        values = {"perplexity": found.perplexity, "split": how.split, "tokens": found.tokens, "eval_gate": eval_gate}
-        facts = {"data": self._signed_data(stream.text_sha256[:8]), "split": how.split, "gate": eval_gate}
-        return SplitScore({**values, **extra}, {**facts, **extra}, by_sentence)
+        facts = {} if cache is None else {"cache": f"{cache.window},{cache.theta:g},{cache.lambda_:g}"}
+        return SplitScore({"perplexity": found.perplexity, "tokens": found.tokens, **facts}, facts, by_sentence)
 
     def check_scoring(self, how: Scoring) -> None:
         """Raises for options that belong to another task, or contradict each other."""
@@ -102,14 +89,14 @@ class TrainedLanguageModel(Trained):
         if how.tune_cache and given:
             raise G2Error("--tune-cache chooses window, theta and lambda itself; leave them out, or --tune-cache")
 
-    def cache_settings(self, how: Scoring) -> CacheSettings:
+    def cache_settings(self, how: Scoring) -> CacheSection:
         """The recipe's settings of the cache, except for what `how` sets."""
-        own = self.recipe.evaluate.cache
-        return CacheSettings(
-            window=own.window if how.cache_window is None else how.cache_window,
-            theta=own.theta if how.cache_theta is None else how.cache_theta,
-            share=own.lambda_ if how.cache_lambda is None else how.cache_lambda,
-        )
+        wanted = {"window": how.cache_window, "theta": how.cache_theta, "lambda": how.cache_lambda}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        try:
+            return CacheSection.model_validate(self.recipe.evaluate.cache.model_dump(by_alias=True) | given)
+        except ValidationError as error:
+            raise G2Error(f"wrong settings of the cache: {'; '.join(problems_of(error, CacheSection))}") from None
 
     def tune(self, how: Scoring, progress: Progress | None = None) -> Scoring:
         """The same scoring with the settings of the cache that are best on the validation split."""
@@ -117,23 +104,27 @@ class TrainedLanguageModel(Trained):
             return how
         valid = self.split("valid", how.data_dir)
         tokens = torch.from_numpy(valid.read(0, len(valid)))
-        best = tune_cache(self.model, tokens, eval_gate=how.eval_gate, progress=progress).settings
-        return replace(how, tune_cache=False, cache_window=best.window, cache_theta=best.theta, cache_lambda=best.share)
+        best = tune_cache(self.model, tokens, eval_gate=how.eval_gate, progress=progress)
+        return replace(
+            how, tune_cache=False, cache_window=best.window, cache_theta=best.theta, cache_lambda=best.lambda_
+        )
 
-    def _encode(self, text: str, target: str | None, eval_gate: str | None) -> TextRead:
+    def _encode(
+        self, text: str, target: str | None, eval_gate: str | None
+    ) -> tuple[dict[str, list[int]], dict[str, list[str]], dict[str, Any]]:
         if target is not None:
             raise G2Error("a language model reads one text; a target is for translation models")
         ids, tokens = [], []
         for line in text.strip("\n").split("\n"):
-            encoded = encode(self.tokenizer, line)
-            ids += [self.tokenizer.eos_id, *encoded.ids]
-            tokens += [EOS, *encoded.shown]
+            line_ids, line_tokens = encode(self.tokenizer, line)
+            ids += [self.tokenizer.eos_id, *line_ids]
+            tokens += [EOS, *line_tokens]
         check_length(text, len(ids) - 1)
-        return TextRead({"text": ids}, {"text": tokens}, {})
+        return {"text": ids}, {"text": tokens}, {}
 
     def _forward(self, ids: Mapping[str, list[int]]) -> dict[str, Any]:
         model, count = self.model, min(_NEXT_WORDS, len(self.tokenizer))
-        features, _, _ = model(column(ids["text"], model.softmax_bias.device))
+        features, _, _ = model(column(ids["text"], model.device))
         probabilities, likeliest = model.logits(features[-1, 0]).softmax(-1).topk(count)
         words = self.tokenizer.readable(likeliest.tolist())
         return {"next_words": list(zip(words, probabilities.tolist(), strict=True))}
@@ -151,7 +142,7 @@ class TrainedLanguageModel(Trained):
         for window in columns.windows(how.bptt):
             width = min(columns.local_batch, total - done)
             state = [(h[:, :width], c[:, :width]) for h, c in state]
-            _, _, state = model(window.tokens[:, :width].to(model.softmax_bias.device), state)
+            _, _, state = model(window.tokens[:, :width].to(model.device), state)
             done += width
             yield Pass(done, total, {})
             if done == total:
@@ -174,11 +165,7 @@ class TrainedLanguageModel(Trained):
         return [line for text in texts if (line := text.strip().split("\n")[0])]
 
     def stream(self, threads: int | None = None) -> TokenSession:
-        """A session that takes a token id and returns the log-probabilities of the next one; see `g2lstm.stream`.
-
-        Args:
-            threads: the maximum number of threads; torch's by default.
-        """
+        """A session that takes a token id and returns the log-probabilities of the next one; see `g2lstm.stream`."""
         return stream(self.model, threads)
 
     def generate(

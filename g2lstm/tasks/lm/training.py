@@ -1,32 +1,19 @@
 """Language modelling as a task: data, the AWD-LSTM's loss, windows of text, validation."""
 
 import math
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.record import GateRecord, evaluating, record_gates
 from g2lstm.tasks.cross_entropy import cross_entropy
-from g2lstm.tasks.lm.model import LanguageModel, State, detach_state
+from g2lstm.tasks.lm.model import LanguageModel, State
 from g2lstm.tasks.lm.recipe import LmRecipe
 from g2lstm.tasks.lm.trained import TrainedLanguageModel
-from g2lstm.tasks.task import (
-    Learner,
-    StepLoss,
-    Task,
-    TrainingData,
-    Validation,
-    Where,
-    Work,
-    gate_options,
-    histograms,
-    saturation,
-)
+from g2lstm.tasks.task import Learner, StepLoss, Task, TrainingData, ValidationBatch, Work
 from g2lstm.text.corpus import TokenStream, prepare_stream, prepare_tokenizer
 from g2lstm.text.tokenize import Tokenizer
 from g2lstm.text.windows import Columns, Window, sample_bptt
@@ -103,21 +90,20 @@ class LanguageModelLearner(Learner):
     recipe: LmRecipe
     model: LanguageModel
 
-    def __init__(self, recipe: LmRecipe, model: LanguageModel, data: TrainingData, **where: Unpack[Where]) -> None:
-        super().__init__(recipe, model, data, **where)
-        self.settings = settings = recipe.train
-        _check_length("training", data.train, "train.batch_size", settings.batch_size)
+    def _take(self, data: TrainingData) -> None:
+        recipe, self.settings = self.recipe, self.recipe.train
+        _check_length("training", data.train, "train.batch_size", self.settings.batch_size)
         _check_length("validation", data.valid, "evaluate.batch_size", recipe.evaluate.batch_size)
-        if settings.frequency_bias:
-            model.predict_frequencies(torch.from_numpy(data.train.counts(model.vocabulary_size)))
-        self.module = LanguageModelLoss(model, settings.activation_regularisation, settings.temporal_regularisation)
-        self.columns = Columns(data.train, settings.batch_size, rank=self.rank, world_size=self.world_size)
+        if self.settings.frequency_bias:
+            self.model.predict_frequencies(torch.from_numpy(data.train.counts(self.model.vocabulary_size)))
+        alpha, beta = self.settings.activation_regularisation, self.settings.temporal_regularisation
+        self.module = LanguageModelLoss(self.model, alpha, beta)
+        self.columns = Columns(data.train, self.settings.batch_size, rank=self.rank, world_size=self.world_size)
         self.valid = Columns(data.valid, recipe.evaluate.batch_size, keep_tail=True)
-        self.valid_steps = recipe.evaluate.bptt
+        self.observed = int(self.valid.rows > recipe.evaluate.bptt)  # the first window starts from zero states
         # Every process draws the same lengths, so that their windows have the same shape.
-        self.lengths = torch.Generator().manual_seed(recipe.train.seed)
-        self.position = 0
-        self.state = self.model.initial_state(self.columns.local_batch)
+        self.lengths = torch.Generator().manual_seed(self.settings.seed)
+        self.start_epoch()
 
     @property
     def facts(self) -> dict[str, str]:
@@ -143,13 +129,8 @@ class LanguageModelLearner(Learner):
         if self.position >= self.columns.rows:
             return None
         s = self.settings
-        length = sample_bptt(
-            s.bptt,
-            self.lengths,
-            deviation=s.bptt_deviation,
-            half_probability=s.bptt_half_probability,
-            minimum=s.bptt_minimum,
-        )
+        shape = {"deviation": s.bptt_deviation, "half_probability": s.bptt_half_probability}
+        length = sample_bptt(s.bptt, self.lengths, minimum=s.bptt_minimum, **shape)
         window = self.columns.window(self.position, length)
         self.position = window.position
         return window
@@ -164,36 +145,23 @@ class LanguageModelLearner(Learner):
         total, mean, state = module(tokens, targets, self.state)
         nats = mean.item()
         if math.isfinite(nats):
-            self.state = detach_state(state)
+            self.state = [(h.detach(), c.detach()) for h, c in state]
         return StepLoss(total, nats, tokens.numel() * self.world_size)
 
-    @torch.no_grad()
-    def validate(self) -> Validation:
-        """A quick perplexity, in columns where `g2lstm eval` reads one stream, and how binary the gates are."""
-        nats, count = 0.0, 0
-        gates: GateRecord | None = None
-        looked_at = int(self.valid.rows > self.valid_steps)  # the first window starts from zero states
-        with evaluating(self.model):
-            state = self.model.initial_state(self.valid.local_batch)
-            for index, window in enumerate(self.valid.windows(self.valid_steps)):
-                tokens, targets = window.tokens.to(self.device), window.targets.to(self.device)
-                with record_gates(self.model) if index == looked_at else nullcontext(gates) as gates:
-                    features, _, state = self.model(tokens, state)
-                wanted = targets >= 0
-                losses = self.model.token_losses(features[wanted], targets[wanted])
-                nats += losses.sum(dtype=torch.float64).item()
-                count += len(losses)
-        loss = nats / count
-        perplexity = torch.tensor(loss, dtype=torch.float64).exp().item()
-        return Validation(loss, {"perplexity": perplexity, **saturation(gates)}, loss, histograms(gates))
+    def _validation_batches(self) -> Iterator[ValidationBatch]:
+        """In columns, which is quicker than the one stream that `g2lstm eval` reads."""
+        state = self.model.initial_state(self.valid.local_batch)
+        for window in self.valid.windows(self.recipe.evaluate.bptt):
+            features, _, state = self.model(window.tokens.to(self.device), state)
+            yield ValidationBatch(features, window.targets)
+
+    def _judge(self, loss: float) -> tuple[dict[str, float], float]:
+        return {"perplexity": torch.tensor(loss, dtype=torch.float64).exp().item()}, loss
 
     def state_dict(self) -> dict[str, Any]:
         """The row, the generator of lengths, and the states of this process's columns."""
-        return {
-            "position": self.position,
-            "lengths": self.lengths.get_state(),
-            "state": [[h, c] for h, c in self.state],
-        }
+        state = [[h, c] for h, c in self.state]
+        return {"position": self.position, "lengths": self.lengths.get_state(), "state": state}
 
     def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
         """Restores a position; the columns of all processes side by side are the same text, however many there are."""
@@ -227,39 +195,11 @@ def _outline(state: State) -> list[tuple[torch.Size, torch.dtype]]:
 class LmTask(Task[LmRecipe, LanguageModel, TrainedLanguageModel]):
     """Language modelling."""
 
-    recipe = LmRecipe
-    trained = TrainedLanguageModel
-    learns = LanguageModelLearner
+    recipe, model, learns, trained = LmRecipe, LanguageModel, LanguageModelLearner, TrainedLanguageModel
 
-    def module(self, recipe: LmRecipe, *vocabularies: int) -> LanguageModel:
-        """The model that a recipe describes."""
-        (size,), model, dropout = vocabularies, recipe.model, recipe.model.dropout
-        return LanguageModel(
-            size,
-            model.embedding,
-            model.hidden,
-            model.layers,
-            tied=model.tied,
-            residual=model.residual,
-            word_dropout=dropout.words,
-            input_dropout=dropout.input,
-            between_dropout=dropout.between,
-            output_dropout=dropout.output,
-            **gate_options(model),
-        )
-
-    def train_tokenizers(self, recipe: LmRecipe, files: Path) -> list[Tokenizer]:
+    def train_tokenizers(self, files: Path, kind: str, **settings: Any) -> list[Tokenizer]:
         """The tokenizer of the text."""
-        data = recipe.data
-        return [
-            prepare_tokenizer(
-                files,
-                data.tokenizer,
-                vocabulary=data.vocabulary,
-                min_frequency=data.min_frequency,
-                lowercase=data.lowercase,
-            )
-        ]
+        return [prepare_tokenizer(files, kind, **settings)]
 
     def tokenise(self, files: Path, *tokenizers: Tokenizer) -> TokenStream:
         """The text as one stream of tokens."""

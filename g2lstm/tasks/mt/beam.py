@@ -4,10 +4,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.record import evaluating
@@ -20,29 +21,12 @@ _USUAL_LENGTH = 50  # batches of longer sources have fewer sentences, to limit m
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A finished sentence.
+    """A finished sentence."""
 
-    Attributes:
-        tokens: without `<eos>`.
-        log_probability: of the tokens and of `<eos>`.
-        score: log_probability / length**length_penalty, where length counts `<eos>`.
-        attention: (len(tokens) + 1, S) on the CPU, where the model looked for each token and for `<eos>`; or None.
-    """
-
-    tokens: list[int]
-    log_probability: float
-    score: float
-    attention: Tensor | None = field(default=None, compare=False)
-
-
-class SearchOptions(TypedDict, total=False):
-    """Options of `beam_search` that `translate` passes on; their meaning and defaults are described there."""
-
-    beam: int
-    length_penalty: float
-    n_best: int
-    forbidden: Sequence[int]
-    keep_attention: bool
+    tokens: list[int]  # without `<eos>`
+    log_probability: float  # of the tokens and of `<eos>`
+    score: float  # log_probability / length**length_penalty, where length counts `<eos>`
+    attention: Tensor | None = field(default=None, compare=False)  # (len(tokens) + 1, S) on the CPU, where it looked
 
 
 def translate(
@@ -56,7 +40,7 @@ def translate(
     batch_size: int = 64,
     eval_gate: str | None = None,
     progress: Progress | None = None,
-    **options: Unpack[SearchOptions],
+    **options: Any,
 ) -> list[list[Hypothesis]]:
     """The best translations of each source, best first. An empty source has one translation, which is empty.
 
@@ -71,7 +55,7 @@ def translate(
             rounding where a compressed model translates one at a time.
         eval_gate: "soft", "tempered" or "hard"; None for the model's own.
         progress: called with the sentences translated so far and the total.
-        options: those of the search; a kept attention is (len(tokens) + 1, len(source) + 1).
+        options: those of `beam_search`; a kept attention is (len(tokens) + 1, len(source) + 1).
     """
     for name, value in {"batch_size": batch_size, "max_length": max_length}.items():
         if value is not None and value < 1:
@@ -84,14 +68,14 @@ def translate(
             )
     results = [[Hypothesis([], 0.0, 0.0)] for _ in sources]
     done = sum(not len(source) for source in sources)
-    device = model.softmax_bias.device
     with evaluating(model, eval_gate), torch.inference_mode():
         for places in _batches([len(source) for source in sources], batch_size):
             batch = [sources[place] for place in places]
             lengths = torch.tensor([len(source) for source in batch])
-            memory = model.encode(_pad(batch, source_eos).to(device), lengths + 1)
+            padded = pad_sequence([torch.tensor([*source, source_eos]) for source in batch], padding_value=source_eos)
+            start = model.start(model.encode(padded.to(model.device), lengths + 1))
             limits = 2 * lengths + 10 if max_length is None else torch.full_like(lengths, max_length)
-            start, limits = model.start(memory), limits.to(device)
+            limits = limits.to(model.device)
             found = beam_search(model.step, start, len(batch), eos=target_eos, max_lengths=limits, **options)
             for place, best in zip(places, found, strict=True):
                 results[place] = [_without_padding(one, len(sources[place]) + 1) for one in best]
@@ -108,12 +92,6 @@ def _batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
         size = max(1, min(batch_size, batch_size * _USUAL_LENGTH // lengths[order[0]]))
         yield order[:size]
         order = order[size:]
-
-
-def _pad(sources: Sequence[Sequence[int]], eos: int) -> Tensor:
-    """Sources as (S, B), each ended and padded with `<eos>`; the longest comes first."""
-    size = len(sources[0]) + 1
-    return torch.tensor([[*source, *[eos] * (size - len(source))] for source in sources]).t()
 
 
 def _without_padding(hypothesis: Hypothesis, size: int) -> Hypothesis:
@@ -154,7 +132,7 @@ def beam_search(
         forbidden: ids to leave out, such as that of `<unk>`.
         keep_attention: return the attention of each hypothesis, which takes memory.
     """
-    _check(batch, max_lengths, eos, beam, length_penalty, n_best, forbidden)
+    _check(eos, beam, length_penalty, n_best, forbidden)
     length_penalty = float(length_penalty)  # an integer power of integers could overflow
     if not batch:
         return []
@@ -241,19 +219,7 @@ def _continuations(
     )
 
 
-def _check(
-    batch: int,
-    max_lengths: Tensor,
-    eos: int,
-    beam: int,
-    length_penalty: float,
-    n_best: int,
-    forbidden: Sequence[int],
-) -> None:
-    if max_lengths.shape != (batch,):
-        raise G2Error(f"max_lengths must be ({batch},), one for each sentence, got {tuple(max_lengths.shape)}")
-    if batch and max_lengths.min() < 0:
-        raise G2Error(f"max_lengths must be at least 0, got {int(max_lengths.min())}")
+def _check(eos: int, beam: int, length_penalty: float, n_best: int, forbidden: Sequence[int]) -> None:
     if not isinstance(beam, int) or not 1 <= beam <= 1000:
         raise G2Error(f"beam must be a whole number from 1 to 1000, got {beam}; 1 is greedy search, 5 is usual")
     if not 0 <= length_penalty <= 10:

@@ -1,22 +1,12 @@
 """Turns tokenised text back into plain text: joins what the Moses tokenizer split, and undoes its escapes."""
 
 import re
+from html import unescape
 
 from g2lstm.errors import G2Error
 
 LANGUAGES = ("de", "en")
 
-# The ampersand comes last, so that "&amp;lt;" becomes "&lt;".
-_ESCAPES = {
-    "&apos;": "'",
-    "&quot;": '"',
-    "&lt;": "<",
-    "&gt;": ">",
-    "&#91;": "[",
-    "&#93;": "]",
-    "&#124;": "|",
-    "&amp;": "&",
-}
 # The two quotes of a pair are of one kind; the first opens, the second closes, since »«, «», „“ and “” are all used.
 _QUOTES = {mark: kind[0] for kind in ('"', "'", "„“”‟", "‚‘’", "»«", "›‹") for mark in kind}
 _APOSTROPHES = frozenset("'’")
@@ -40,17 +30,9 @@ def check_language(language: str) -> None:
 
 
 def detokenize(text: str, language: str) -> str:
-    """Turns a line of tokenised text into plain text.
-
-    Args:
-        text: tokens separated by spaces.
-        language: "de" or "en".
-    """
+    """Turns a line of tokens, separated by spaces, into plain text; the language is "de" or "en"."""
     check_language(language)
-    text = text.replace(" @-@ ", "-")
-    for escape, character in _ESCAPES.items():
-        text = text.replace(escape, character)
-    tokens = text.split()
+    tokens = unescape(text.replace(" @-@ ", "-")).split()
     pieces: list[str] = []
     is_open = dict.fromkeys(_QUOTES.values(), False)
     is_joined = True  # to the token before

@@ -1,6 +1,6 @@
 """`TranslationModel`: an encoder and a decoder of `G2LSTM` layers, with attention between them."""
 
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -8,12 +8,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.lstm import G2LSTM
-from g2lstm.tasks.model import GateOptions, TokenModel, check_settings
+from g2lstm.tasks.model import TokenModel
 
 if TYPE_CHECKING:
     from g2lstm.tasks.mt.onnx import TranslationModelExporter
-
-TIES = ("none", "output", "all")
 
 
 class Memory(NamedTuple):
@@ -118,16 +116,9 @@ class TranslationModel(TokenModel):
         between_dropout: float = 0.2,
         output_dropout: float = 0.2,
         weight_dropout: float = 0.0,
-        **options: Unpack[GateOptions],
+        **options: Any,
     ) -> None:
         super().__init__()
-        sizes = {"source_size": source_size, "target_size": target_size, "embedding": embedding, "hidden": hidden}
-        check_settings(
-            {**sizes, "encoder_layers": encoder_layers, "decoder_layers": decoder_layers},
-            {"input_dropout": input_dropout, "between_dropout": between_dropout, "output_dropout": output_dropout},
-        )
-        if tied not in TIES:
-            raise G2Error(f"tied must be one of {', '.join(map(repr, TIES))}, got {tied!r}")
         if tied == "all" and source_size != target_size:
             raise G2Error(
                 f"tied='all' needs one vocabulary for both sides, got {source_size} and {target_size} tokens; "

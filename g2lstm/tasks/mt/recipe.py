@@ -28,26 +28,17 @@ Ending = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=32)]
 
 
 class MtData(DataSection):
-    """The sentence pairs; the user's own folder holds train.de, train.en, valid.de and so on.
-
-    Attributes:
-        source: the ending of the files to translate from.
-        target: the ending of the files to translate to.
-        vocabulary: the maximum number of tokens of each side, or of both together if joint.
-        joint: share one vocabulary between both sides.
-        is_tokenized: the text already has spaces between words and punctuation.
-        max_length: training leaves out pairs with more tokens than this on either side.
-    """
+    """The sentence pairs; the user's own folder holds train.de, train.en, valid.de and so on."""
 
     task: ClassVar[str] = "mt"
-    source: Ending
-    target: Ending
+    source: Ending  # the ending of the files to translate from
+    target: Ending  # the ending of the files to translate to
     tokenizer: Literal["word", "bpe"] = "bpe"
-    vocabulary: Vocabulary | None = Field(default=25_000, validate_default=True)
-    joint: bool = False
+    vocabulary: Vocabulary | None = Field(default=25_000, validate_default=True)  # of each side
+    joint: bool = False  # share one vocabulary of this size between both sides
     min_frequency: Count = 2
-    is_tokenized: bool = True
-    max_length: Count = 64
+    is_tokenized: bool = True  # the text already has spaces between words and punctuation
+    max_length: Count = 64  # training leaves out pairs with more tokens than this on either side
 
     @property
     def endings(self) -> tuple[str, ...]:
@@ -71,59 +62,35 @@ class MtData(DataSection):
 
 
 class MtDropout(Section):
-    """Dropout probabilities; each mask stays the same for all steps of a sentence ("locked").
+    """Dropout probabilities; each mask stays the same for all steps of a sentence ("locked")."""
 
-    Attributes:
-        input: on the embeddings of both sides.
-        between: on the output of each layer except the decoder's last.
-        output: on what the softmax sees.
-    """
-
-    input: DropProbability = 0.2
-    between: DropProbability = 0.2
-    output: DropProbability = 0.2
+    input: DropProbability = 0.2  # on the embeddings of both sides
+    between: DropProbability = 0.2  # on the output of each layer except the decoder's last
+    output: DropProbability = 0.2  # on what the softmax sees
 
 
 class MtModel(ModelSection):
-    """The model.
+    """The model."""
 
-    Attributes:
-        embedding: the width of the word vectors.
-        hidden: the width of each layer.
-        layers: the number of layers of the encoder, and of the decoder.
-        decoder_layers: the number of layers of the decoder, if it differs.
-        tied: what shares weights: "none", "output" (softmax and target embedding) or "all" (source embedding too).
-        residual: add a layer's input to its output; deep stacks need it.
-        dropout: see `MtDropout`.
-        weight_dropout: DropConnect on the recurrent weights; the paper uses none here.
-    """
-
-    embedding: Width = 256
-    hidden: Width = 256
-    layers: Layers = 2
-    decoder_layers: Layers | None = None
-    tied: Literal["none", "output", "all"] = "output"
-    residual: bool = False
+    embedding: Width = 256  # the width of the word vectors
+    hidden: Width = 256  # the width of each layer
+    layers: Layers = 2  # the number of layers of the encoder, and of the decoder
+    decoder_layers: Layers | None = None  # the number of layers of the decoder, if it differs
+    tied: Literal["none", "output", "all"] = "output"  # the softmax and the target embedding, or all
+    residual: bool = False  # add a layer's input to its output; deep stacks need it
     dropout: MtDropout = Field(default_factory=MtDropout)
-    weight_dropout: DropProbability = 0.0
+    weight_dropout: DropProbability = 0.0  # DropConnect on the recurrent weights; the paper uses none here
 
 
 class MtTrain(TrainSection):
-    """How to train a translation model.
-
-    Attributes:
-        batch_size: sentence pairs per batch, over all processes together; or
-        batch_tokens: the maximum number of tokens per batch, both sides, padding included.
-        label_smoothing: the share of the target's probability that is spread over the vocabulary.
-        best_by: keep the weights with the highest BLEU ("bleu") or the lowest loss ("loss") in validation.
-    """
+    """How to train a translation model."""
 
     optimizer: AdamW | NtAsgd | AdaDelta = Field(default_factory=AdaDelta, discriminator="name")
-    batch_size: Count | None = None
-    batch_tokens: Count | None = Field(default=None, validate_default=True)
+    batch_size: Count | None = None  # sentence pairs per batch, over all processes together; or
+    batch_tokens: Count | None = Field(default=None, validate_default=True)  # at most, with padding
     clip: NonNegative = 2.0
-    label_smoothing: DropProbability = 0.0
-    best_by: Literal["bleu", "loss"] = "bleu"
+    label_smoothing: DropProbability = 0.0  # the share of the target's probability that is spread over the vocabulary
+    best_by: Literal["bleu", "loss"] = "bleu"  # which weights to keep: highest BLEU or lowest loss
 
     @field_validator("batch_tokens")
     @classmethod
@@ -134,31 +101,18 @@ class MtTrain(TrainSection):
 
 
 class BleuSection(Section):
-    """How sacreBLEU compares.
+    """How sacreBLEU compares; what is not given follows from `data.is_tokenized` and `data.lowercase`."""
 
-    Attributes:
-        tokenize: "none" for tokenised text, as `multi-bleu.perl` reads it; "13a" or "intl" for plain text. By default
-            "none" or "13a", depending on `data.is_tokenized`.
-        lowercase: ignore case; by default as `data.lowercase`.
-    """
-
-    tokenize: Literal["none", "13a", "intl"] = "none"
-    lowercase: bool = False
+    tokenize: Literal["none", "13a", "intl"] = "none"  # "none" is for tokenised text, as `multi-bleu.perl` reads it
+    lowercase: bool = False  # ignore case
 
 
 class MtEvaluate(Section):
-    """How to translate and how to score.
+    """How to translate and how to score."""
 
-    Attributes:
-        beam: the number of hypotheses to follow; 1 is greedy search.
-        length_penalty: scores are divided by length to this power; 0 prefers short translations.
-        batch_size: sentences translated at a time; does not change the result.
-        bleu: see `BleuSection`.
-    """
-
-    beam: Annotated[int, Field(ge=1, le=1000)] = 5  # like the next, with the bounds of `mt.beam`
-    length_penalty: Annotated[float, Field(ge=0, le=10)] = 1.0
-    batch_size: Count = 64
+    beam: Annotated[int, Field(ge=1, le=1000)] = 5  # hypotheses to follow; 1 is greedy search
+    length_penalty: Annotated[float, Field(ge=0, le=10)] = 1.0  # the power of the length that scores are divided by
+    batch_size: Count = 64  # sentences translated at a time; does not change the result
     bleu: BleuSection = Field(default_factory=BleuSection)
 
 

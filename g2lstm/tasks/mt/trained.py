@@ -1,7 +1,7 @@
 """`TrainedTranslationModel`: a translation model with its tokenizers, ready to be used from Python."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,28 +12,16 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.record import evaluating
 from g2lstm.tasks.mt.beam import MAX_SOURCE, translate
 from g2lstm.tasks.mt.bleu import bleu_by_sentence, score
 from g2lstm.tasks.mt.detokenize import check_language, detokenize
 from g2lstm.tasks.mt.model import TranslationModel
 from g2lstm.tasks.mt.recipe import MtRecipe
 from g2lstm.tasks.reading import check_length, column, encode
-from g2lstm.tasks.trained import (
-    Metric,
-    Pass,
-    Passes,
-    Progress,
-    Scoring,
-    SpeedTest,
-    SplitScore,
-    TextRead,
-    Trained,
-)
+from g2lstm.tasks.trained import Metric, Pass, Passes, Progress, Scoring, SpeedTest, SplitScore, Trained
 from g2lstm.text.batches import PairBatch, pair_batch
 from g2lstm.text.grammar import GrammarPair, grammar_pairs
-from g2lstm.text.lines import sha256_of
-from g2lstm.text.pairs import PairCorpus, prepare_pairs, read_pairs
+from g2lstm.text.pairs import PairCorpus, PairFiles, prepare_pairs, read_pairs
 from g2lstm.text.registry import partial_pairs
 from g2lstm.text.tokenize import EOS, UNK, Tokenizer
 
@@ -176,58 +164,44 @@ class TrainedTranslationModel(Trained):
         name, pairs = self.recipe.data.name, self.facts.get("train_pairs", "")
         return partial_pairs(name, int(pairs)) if name is not None and pairs.isdecimal() and len(pairs) < 16 else None
 
-    def _score_split(self, how: Scoring, eval_gate: str, progress: Progress | None) -> SplitScore:
+    def _score(self, files: PairFiles, how: Scoring, eval_gate: str, progress: Progress | None) -> SplitScore:
         own = self.recipe.evaluate
         beam = own.beam if how.beam is None else how.beam
         penalty = own.length_penalty if how.length_penalty is None else how.length_penalty
-        files = self.files(how.split, how.data_dir)
         sources, references = (lines[: how.samples] for lines in read_pairs(files))
-        with evaluating(self.model):
-            found = self.search(
-                sources, beam=beam, length_penalty=penalty, max_source=None, eval_gate=eval_gate, progress=progress
-            )
+        found = self.search(
+            sources, beam=beam, length_penalty=penalty, max_source=None, eval_gate=eval_gate, progress=progress
+        )
         texts = [best[0].text for best in found]
-        scores = score(texts, references, own.bleu)
-        data = self._signed_data("+".join(sha256_of(file)[:8] for file in files))
+        search, trained_on = {"beam": beam, "length_penalty": penalty}, self.partial
+        values = score(texts, references, own.bleu)._asdict() | {"sentences": len(texts), **search}
         return SplitScore(
-            {
-                "bleu": scores.bleu,
-                "chrf": scores.chrf,
-                "split": how.split,
-                "sentences": len(texts),
-                "eval_gate": eval_gate,
-                "beam": beam,
-                "length_penalty": penalty,
-                **({"trained_on": self.partial} if self.partial else {}),
-                "bleu_signature": scores.bleu_signature,
-                "chrf_signature": scores.chrf_signature,
-            },
-            {"data": data, "split": how.split, "gate": eval_gate, "beam": str(beam), "penalty": f"{penalty:g}"},
+            values if trained_on is None else {**values, "trained_on": trained_on},
+            {"beam": str(beam), "penalty": f"{penalty:g}"},
             bleu_by_sentence(texts, references, own.bleu) if how.by_sentence else None,
         )
 
-    def _encode(self, text: str, target: str | None, eval_gate: str | None) -> TextRead:
+    def _encode(
+        self, text: str, target: str | None, eval_gate: str | None
+    ) -> tuple[dict[str, list[int]], dict[str, list[str]], dict[str, Any]]:
         """Also translates the text, in evaluation mode, unless a translation is given."""
         line = self.cleaned(" ".join(text.split("\n")))
         source, source_tokens = encode(self.source, line)
         check_length(text, len(source))
-        own: dict[str, Any] = {}
+        more: dict[str, Any] = {}
         if target is None:
             found = self.search([line], with_attention=True, eval_gate=eval_gate)[0][0]
             assert found.attention is not None
             ids, words = found.target_ids, found.target[:-1]
-            own = {"translation": found.text, "produced": [*words, EOS], "attention": found.attention.numpy()}
+            more = {"translation": found.text, "produced": [*words, EOS], "attention": found.attention.numpy()}
         else:
             ids, words = encode(self.target, self.cleaned(target))
             check_length(target, len(ids))
-        return TextRead(
-            {"source": [*source, self.source.eos_id], "target": [self.target.eos_id, *ids]},
-            {"source": [*source_tokens, EOS], "target": [EOS, *words]},
-            own,
-        )
+        all_ids = {"source": [*source, self.source.eos_id], "target": [self.target.eos_id, *ids]}
+        return all_ids, {"source": [*source_tokens, EOS], "target": [EOS, *words]}, more
 
     def _forward(self, ids: Mapping[str, list[int]]) -> dict[str, Any]:
-        source, target = (column(each, self.model.softmax_bias.device) for each in (ids["source"], ids["target"]))
+        source, target = (column(ids[side], self.model.device) for side in self.sides)
         self.model(source, torch.tensor([len(source)]), target)
         return {}
 
@@ -247,16 +221,14 @@ class TrainedTranslationModel(Trained):
             )
         longer = lengths.max(0)  # of the two sides
         chosen = chosen[np.argsort(-longer[chosen], kind="stable")]
-        layers = [f"encoder.{layer}" for layer in range(len(model.encoder))]
-        layers += [f"decoder.{layer}" for layer in range(len(model.decoder))]
-        done, device = 0, model.softmax_bias.device
+        done = 0
         while done < len(chosen):
             size = recipe.evaluate.batch_size * min(1.0, _USUAL_LENGTH / longer[chosen[done]])
             pairs = chosen[done : done + max(1, int(size))]
             batch = pair_batch(corpus, pairs, self.source.eos_id, self.target.eos_id)
-            model(batch.source.to(device), batch.source_lengths, batch.inputs.to(device))
+            model(batch.source.to(model.device), batch.source_lengths, batch.inputs.to(model.device))
             done += len(pairs)
-            yield Pass(done, len(chosen), where_tokens(batch, layers))
+            yield Pass(done, len(chosen), where_tokens(batch, model))
 
     def speed_test(self, how: Scoring | None) -> SpeedTest | None:
         """Greedy translation of the first sentences of a split, one at a time."""
@@ -289,14 +261,15 @@ class TrainedTranslationModel(Trained):
         sources = [self.source.encode(line) for line in lines]
         ids = [torch.tensor([*source, self.source.eos_id]) for source in sources]
         lengths = torch.tensor([len(each) for each in ids])
-        self.model.encode(pad_sequence(ids).to(self.model.softmax_bias.device), lengths)
+        self.model.encode(pad_sequence(ids).to(self.model.device), lengths)
         return sources
 
 
-def where_tokens(batch: PairBatch, layers: Iterable[str]) -> dict[str, Tensor]:
+def where_tokens(batch: PairBatch, model: TranslationModel) -> dict[str, Tensor]:
     """For each LSTM by name, where what it reads of a batch is a token: (T, B), false at padding."""
     is_source = torch.arange(len(batch.source)).unsqueeze(1) < batch.source_lengths
-    return {name: is_source if name.startswith("encoder.") else batch.targets >= 0 for name in layers}
+    sides = {"encoder": (model.encoder, is_source), "decoder": (model.decoder, batch.targets >= 0)}
+    return {f"{side}.{k}": is_token for side, (layers, is_token) in sides.items() for k in range(len(layers))}
 
 
 def replace_unknown(words: Sequence[str], source: Sequence[str], attention: Tensor, *, unknown: str) -> list[str]:

@@ -1,32 +1,20 @@
 """Translation as a task: data, loss, batches of pairs, validation."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, Unpack
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.record import GateRecord, evaluating, record_gates
+from g2lstm.recipes.sections import ModelSection
 from g2lstm.tasks.cross_entropy import cross_entropy, smoothing_penalty
 from g2lstm.tasks.mt.bleu import can_be_scored, corpus_bleu
 from g2lstm.tasks.mt.model import TranslationModel
 from g2lstm.tasks.mt.recipe import MtRecipe
 from g2lstm.tasks.mt.trained import TrainedTranslationModel, where_tokens
-from g2lstm.tasks.task import (
-    Learner,
-    StepLoss,
-    Task,
-    TrainingData,
-    Validation,
-    Where,
-    Work,
-    gate_options,
-    histograms,
-    saturation,
-)
+from g2lstm.tasks.task import Learner, StepLoss, Task, TrainingData, ValidationBatch, Work
 from g2lstm.text.batches import PairBatch, TrainingBatches, evaluation_batches
 from g2lstm.text.pairs import PairCorpus, PairFiles, prepare_pairs, prepare_tokenizers, read_pairs
 from g2lstm.text.tokenize import Tokenizer
@@ -58,21 +46,20 @@ class TranslationLearner(Learner):
     recipe: MtRecipe
     model: TranslationModel
 
-    def __init__(self, recipe: MtRecipe, model: TranslationModel, data: TrainingData, **where: Unpack[Where]) -> None:
-        super().__init__(recipe, model, data, **where)
-        self.module = TranslationLoss(model, recipe.train.label_smoothing)
+    def _take(self, data: TrainingData) -> None:
+        self.module = TranslationLoss(self.model, self.recipe.train.label_smoothing)
         self.valid = data.valid
-        self.translator = TrainedTranslationModel(recipe, model, *data.tokenizers)
+        self.observed = len(self.valid) // 2 // self.recipe.evaluate.batch_size  # batches are sorted by length
+        self.translator = TrainedTranslationModel(self.recipe, self.model, *data.tokenizers)
+        self.eos = [tokenizer.eos_id for tokenizer in data.tokenizers]
         self.batches = self._batches(data.train, self.rank, self.world_size)
-        self.epoch = self.index = 0
-        self.plan = self.batches.plan(0)
-        self.planned_for = self.world_size  # the number of processes, each of which needs a pair of every batch
+        self.epoch = -1
+        self.start_epoch()
 
     def _batches(self, train: PairCorpus, rank: int, world_size: int) -> TrainingBatches:
         return TrainingBatches(
             train,
-            self.tokenizers[0].eos_id,
-            self.tokenizers[1].eos_id,
+            *self.eos,
             batch_size=self.recipe.train.batch_size,
             batch_tokens=self.recipe.train.batch_tokens,
             max_length=self.recipe.data.max_length,
@@ -131,36 +118,17 @@ class TranslationLearner(Learner):
         share = self.world_size / batch.target_tokens
         return StepLoss(total * share, nats.item() * share, batch.target_tokens)
 
-    @torch.no_grad()
-    def validate(self) -> Validation:
-        """Perplexity of the references, BLEU of greedy translations, and how binary the gates are."""
-        with evaluating(self.model):
-            loss, gates = self._validation_loss()
-            bleu = self._validation_bleu() if self._can_translate(loss) else 0.0
-        scores = {"bleu": bleu, "perplexity": math.exp(min(loss, 700.0)), **saturation(gates)}
-        return Validation(loss, scores, -bleu if self._is_by_bleu else loss, histograms(gates))
+    def _validation_batches(self) -> Iterator[ValidationBatch]:
+        for _, batch in evaluation_batches(self.valid, *self.eos, batch_size=self.recipe.evaluate.batch_size):
+            yield ValidationBatch(self.model(*self._inputs(batch)), batch.targets, where_tokens(batch, self.model))
 
-    def _can_translate(self, loss: float) -> bool:
-        """Whether to translate: random weights never end a sentence, and the loop reports a loss that is not finite."""
+    def _judge(self, loss: float) -> tuple[dict[str, float], float]:
+        """Perplexity of the references, and BLEU of greedy translations."""
+        # Random weights never end a sentence, and the loop reports a loss that is not finite.
         is_random = self.epoch == self.index == 0 and self.recipe.train.finetune_from is None
-        return math.isfinite(loss) and not is_random
-
-    def _validation_loss(self) -> tuple[float, GateRecord | None]:
-        nats, count, gates = 0.0, 0, None
-        eos, size = [tokenizer.eos_id for tokenizer in self.tokenizers], self.recipe.evaluate.batch_size
-        looked_at = len(self.valid) // 2 // size  # batches are sorted by length
-        for index, (_, batch) in enumerate(evaluation_batches(self.valid, *eos, batch_size=size)):
-            if index == looked_at:
-                with record_gates(self.model) as gates:
-                    features = self.model(*self._inputs(batch))
-                hide_padding(gates, batch)
-            else:
-                features = self.model(*self._inputs(batch))
-            targets = batch.targets.to(self.device)
-            losses = self.model.token_losses(features[targets >= 0], targets[targets >= 0])
-            nats += losses.sum(dtype=torch.float64).item()
-            count += len(losses)
-        return nats / count, gates
+        bleu = self._validation_bleu() if math.isfinite(loss) and not is_random else 0.0
+        scores = {"bleu": bleu, "perplexity": math.exp(min(loss, 700.0))}
+        return scores, -bleu if self._is_by_bleu else loss
 
     def _validation_bleu(self) -> float:
         sources, references = self._valid_texts
@@ -204,49 +172,20 @@ class TranslationLearner(Learner):
             )
 
 
-def hide_padding(record: GateRecord, batch: PairBatch) -> None:
-    """Makes the recorded gates of a batch NaN at its padding, as packing does for the first layer."""
-    for name, is_token in where_tokens(batch, record).items():
-        record[name][-1] = record[name][-1].known(is_token.to(record[name][-1].input[0].device))
-
-
 class MtTask(Task[MtRecipe, TranslationModel, TrainedTranslationModel]):
     """Translation."""
 
-    recipe = MtRecipe
-    trained = TrainedTranslationModel
-    learns = TranslationLearner
+    recipe, model, learns, trained = MtRecipe, TranslationModel, TranslationLearner, TrainedTranslationModel
 
-    def module(self, recipe: MtRecipe, *vocabularies: int) -> TranslationModel:
-        """The model that a recipe describes."""
-        (source, target), model, dropout = vocabularies, recipe.model, recipe.model.dropout
-        return TranslationModel(
-            source,
-            target,
-            model.embedding,
-            model.hidden,
-            model.layers,
-            _decoder_layers(recipe),
-            tied=model.tied,
-            residual=model.residual,
-            input_dropout=dropout.input,
-            between_dropout=dropout.between,
-            output_dropout=dropout.output,
-            **gate_options(model),
-        )
+    def arguments(self, section: ModelSection) -> dict[str, Any]:
+        """As in the recipe, where `layers` are those of the encoder, and of the decoder if nothing else is said."""
+        keys = super().arguments(section)
+        layers = keys.pop("layers")
+        return {**keys, "encoder_layers": layers, "decoder_layers": keys["decoder_layers"] or layers}
 
-    def train_tokenizers(self, recipe: MtRecipe, files: PairFiles) -> Sequence[Tokenizer]:
+    def train_tokenizers(self, files: PairFiles, kind: str, **settings: Any) -> Sequence[Tokenizer]:
         """The tokenizers of source and target."""
-        data = recipe.data
-        return prepare_tokenizers(
-            files,
-            data.tokenizer,
-            vocabulary=data.vocabulary,
-            joint=data.joint,
-            min_frequency=data.min_frequency,
-            lowercase=data.lowercase,
-            is_tokenized=data.is_tokenized,
-        )
+        return prepare_tokenizers(files, kind, **settings)
 
     def tokenise(self, files: PairFiles, *tokenizers: Tokenizer) -> PairCorpus:
         """The sentence pairs."""
@@ -257,9 +196,5 @@ class MtTask(Task[MtRecipe, TranslationModel, TrainedTranslationModel]):
         model, train = recipe.model, recipe.train
         weights = self.count_weights(recipe, words, words)
         used = (weights - words * model.embedding) // 2
-        units = (model.layers + _decoder_layers(recipe)) * model.hidden
+        units = (model.layers + (model.decoder_layers or model.layers)) * model.hidden
         return Work(weights, used, units, train.batch_tokens or 2 * sentence * (train.batch_size or 1))
-
-
-def _decoder_layers(recipe: MtRecipe) -> int:
-    return recipe.model.layers if recipe.model.decoder_layers is None else recipe.model.decoder_layers

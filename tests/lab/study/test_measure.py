@@ -106,7 +106,7 @@ def test_a_tuned_cache_is_that_of_the_validation_set_and_of_the_uncompressed_mod
     result = measure(language, Measurement(cache="tuned", compression=SPEC))
     trained = load(language)
     valid = trained.split("valid")
-    best = tune_cache(trained.model, torch.from_numpy(valid.read(0, len(valid)))).settings
+    best = tune_cache(trained.model, torch.from_numpy(valid.read(0, len(valid))))
     assert best.share > 0.01, "a cache that does something"
     assert result["cache"] == f"{best.window},{best.theta:g},{best.share:g}"
     other = copy.copy(trained)

@@ -5,12 +5,13 @@ from itertools import cycle, islice
 import pytest
 import torch
 
-from g2lstm import load, record_gates
+from g2lstm import G2Error, load, record_gates
 from g2lstm.compression import kernel
 from g2lstm.compression.model import compress
 from g2lstm.compression.stream import TokenSession, can_replace
 from g2lstm.nn.kernel import Found
 from g2lstm.tasks.lm import trained as language
+from g2lstm.tasks.trained import Scoring
 from tests.runs.toys import language_run
 
 LONG, SHORT = 60, 20  # tokens: worth packing the weights, and not
@@ -98,3 +99,26 @@ def test_what_a_session_would_not_do_is_left_to_the_model(trained, sessions, mon
     monkeypatch.setattr(kernel, "find", lambda: Found(None, "not compiled: for this test"))
     assert not can_replace(trained.model)
     assert not sessions
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cache_window": 0}, "window = 0: must be greater than or equal to 1"),
+        ({"cache_theta": 0.0}, "theta = 0.0: must be greater than 0"),
+        ({"cache_theta": float("nan")}, "theta = NaN: must be a finite number"),
+        ({"cache_lambda": 1.0}, "lambda = 1.0: must be less than 1"),
+    ],
+)
+def test_wrong_settings_of_the_cache(trained, options, message):
+    with pytest.raises(G2Error, match=f"wrong settings of the cache: {message}"):
+        trained.cache_settings(Scoring("test", **options))
+
+
+def test_what_is_not_said_of_the_cache_is_as_in_the_recipe(trained):
+    own = trained.recipe.evaluate.cache
+    assert trained.cache_settings(Scoring("test", cache=True)) == own
+    found = trained.cache_settings(Scoring("test", cache_theta=2.0))
+    assert (found.window, found.theta, found.lambda_) == (own.window, 2.0, own.lambda_)
+    text = "w3 w1\nw4 w3 w1"
+    assert trained.perplexity(text, cache=found) != trained.perplexity(text)

@@ -271,10 +271,8 @@ def test_a_whole_penalty_is_that_number_also_for_long_sentences():
         ({"length_penalty": -0.1}, "length_penalty must be from 0 to 10, got -0.1"),
         ({"length_penalty": float("nan")}, "length_penalty must be from 0 to 10, got nan"),
         ({"forbidden": [3, EOS]}, "<eos>, token id 0, is forbidden"),
-        ({"max_lengths": [3, 4]}, r"max_lengths must be \(1,\), one for each sentence, got \(2,\)"),
-        ({"max_lengths": [-1]}, "max_lengths must be at least 0, got -1"),
     ],
 )
 def test_bad_arguments(options, message):
     with pytest.raises(G2Error, match=message):
-        Automaton(5, 0).search([0], **{"max_lengths": [5], **options})
+        Automaton(5, 0).search([0], [5], **options)
