@@ -13,7 +13,7 @@ _Options = getattr(nn, "LinearCrossEntropyOptions", None)  # torch 2.13 and late
 def cross_entropy(
     features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, *, reduction: str = "mean"
 ) -> Tensor:
-    """Cross entropy of a softmax over `features @ weight.T + bias`, computed one chunk of rows at a time.
+    """Cross entropy of targets (N,) and features (N, E), with a softmax's weight (V, E) and bias (V,), chunk by chunk.
 
     Torch 2.13 computes loss and gradients of a chunk together, while its logits are in the processor's cache, and then
     forgets the logits: that takes less memory than the full logits, and less time, but there is no second derivative.
@@ -21,13 +21,6 @@ def cross_entropy(
 
     It is always in the precision of the weights, under autocast too, because a sum over V exponentials in bfloat16 is
     worthless.
-
-    Args:
-        features: (N, E).
-        weight: (V, E).
-        bias: (V,), or None.
-        targets: (N,), int64.
-        reduction: "mean", "sum" or "none".
     """
     rows = max(_CHUNK_ROWS, _CHUNK_LOGITS // weight.size(0))
     with torch.autocast(features.device.type, enabled=False):

@@ -61,13 +61,8 @@ def locked_dropout(x: Tensor, probability: float) -> Tensor:
 def word_dropout(embedded: Tensor, tokens: Tensor, vocabulary_size: int, probability: float) -> Tensor:
     """Drops whole words: a dropped word is zero wherever it occurs, and the others are scaled up to keep the mean.
 
-    This equals zeroing rows of the embedding matrix before the lookup, but does not copy that matrix.
-
-    Args:
-        embedded: (T, B, E), the embeddings of `tokens`.
-        tokens: (T, B), integers below `vocabulary_size`.
-        vocabulary_size: V.
-        probability: of dropping a word, in [0, 1).
+    It takes the embeddings (T, B, E) of `tokens` (T, B). This equals zeroing rows of the embedding matrix before the
+    lookup, but does not copy that matrix.
     """
     if probability == 0:
         return embedded

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,8 @@ MAX_TOKENS = 1000  # in a text; statistics are for longer ones
 GATES = ("input", "forget", "output")
 
 Floats = npt.NDArray[np.float32]
+# A text by side, as token ids and as tokens for people; and what else a `Reading` has.
+Encoded = tuple[dict[str, list[int]], dict[str, list[str]], dict[str, Any]]
 
 _NUMBERED = re.compile(r"(layer|encoder|decoder)s?\.(\d+)")
 

@@ -186,11 +186,7 @@ class Learner(ABC):
 
     @abstractmethod
     def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
-        """Goes to a saved position.
-
-        Args:
-            states: one per process, in order; there may now be a different number of processes.
-        """
+        """Goes to a saved position: one state per process, in order, of which there were perhaps more or fewer."""
 
 
 class Task(ABC, Generic[RecipeT, ModelT, TrainedT]):

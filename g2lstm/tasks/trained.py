@@ -13,7 +13,7 @@ from g2lstm.errors import G2Error
 from g2lstm.nn.record import lstms, record_gates
 from g2lstm.recipes.sections import Recipe
 from g2lstm.tasks.model import TokenModel
-from g2lstm.tasks.reading import Reading, in_mode, layer_readings
+from g2lstm.tasks.reading import Encoded, Reading, in_mode, layer_readings
 from g2lstm.text.grammar import GrammarPair
 from g2lstm.text.lines import read_pieces, sha256_of
 from g2lstm.text.registry import folder_of
@@ -156,12 +156,7 @@ class Trained(ABC):
         return exporter
 
     def score_split(self, how: Scoring, progress: Progress | None = None) -> SplitScore:
-        """Scores a split of the model's own data.
-
-        Args:
-            how: the split and the options.
-            progress: called with the tokens or sentences done, and the total.
-        """
+        """Scores a split of the model's own data; `progress` hears of the tokens or sentences done, and the total."""
         self.check_scoring(how)
         layers = lstms(self.model)
         if not layers and how.eval_gate not in (None, "soft"):  # after `freeze_`
@@ -230,10 +225,8 @@ class Trained(ABC):
         return Reading(tokens, layer_readings(model, record), mode, unknown, **more, **predicted)
 
     @abstractmethod
-    def _encode(
-        self, text: str, target: str | None, eval_gate: str | None
-    ) -> tuple[dict[str, list[int]], dict[str, list[str]], dict[str, Any]]:
-        """A text as the model is given it, by side: token ids and tokens for people; then what else is known of it."""
+    def _encode(self, text: str, target: str | None, eval_gate: str | None) -> Encoded:
+        """A text as the model is given it."""
 
     @abstractmethod
     def _forward(self, ids: Mapping[str, list[int]]) -> dict[str, Any]:

@@ -6,12 +6,12 @@ of the last `window` steps i < t that w followed. Only the probability of the ac
 
 import math
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from g2lstm.tasks.lm.evaluate import ReadOptions, Score, Tokens, read, score
+from g2lstm.tasks.lm.evaluate import Score, Tokens, read, score
 from g2lstm.tasks.lm.model import LanguageModel
 from g2lstm.tasks.lm.recipe import CacheSection
 
@@ -30,14 +30,9 @@ class CacheMemory:
         self._following: Tensor | None = None  # (n,)
 
     def probabilities(self, features: Tensor, targets: Tensor) -> Tensor:
-        """Computes p_cache of each target from the steps before it, then remembers these steps.
+        """p_cache of each target (n,) from the steps before its state, one of `features` (n, E); remembers them all.
 
-        Args:
-            features: (n, E), states in stream order.
-            targets: (n,), the token that followed each.
-
-        Returns:
-            (windows, thetas, n) float64; NaN for a step with no steps before it.
+        Returns (windows, thetas, n) in float64; NaN for a step with no steps before it.
         """
         past, following = self._features, self._following
         if past is None or following is None:
@@ -77,9 +72,7 @@ class CacheMemory:
         return result
 
 
-def cached_perplexity(
-    model: LanguageModel, tokens: Tokens, cache: CacheSection, **options: Unpack[ReadOptions]
-) -> Score:
+def cached_perplexity(model: LanguageModel, tokens: Tokens, cache: CacheSection, **options: Any) -> Score:
     """The perplexity of a stream with a cache; the options are those of `g2lstm.tasks.lm.evaluate.read`."""
     memory = CacheMemory([min(cache.window, len(tokens))], [cache.theta])  # no more room than the stream needs
     parts = []
@@ -101,7 +94,7 @@ def tune_cache(
     *,
     windows: Sequence[int] = _WINDOWS,
     thetas: Sequence[float] = _THETAS,
-    **options: Unpack[ReadOptions],
+    **options: Any,
 ) -> CacheSection:
     """Finds the window, θ and λ with the lowest perplexity on a stream, which should be the validation set.
 

@@ -10,7 +10,7 @@ order.
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -50,16 +50,7 @@ class Block(NamedTuple):
     targets: Tensor  # (n,), the tokens to predict
 
 
-class ReadOptions(TypedDict, total=False):
-    """Options of `read` that others pass on; their meaning and defaults are described there."""
-
-    eval_gate: str | None
-    columns: int
-    steps: int
-    progress: Progress | None
-
-
-def perplexity(model: LanguageModel, tokens: Tokens, **options: Unpack[ReadOptions]) -> Score:
+def perplexity(model: LanguageModel, tokens: Tokens, **options: Any) -> Score:
     """The perplexity of a stream; see `read` for the arguments."""
     return score([block.log_probabilities.cpu() for block in read(model, tokens, **options)])
 

@@ -23,26 +23,12 @@ def generate(
     generator: torch.Generator | None = None,
     read: Callable[[Sequence[int]], Tensor] | None = None,
 ) -> Iterator[int]:
-    """Yields token ids that continue the prompt, without end.
+    """Yields token ids that continue a prompt of at least one, such as the end-of-sentence token, without end.
 
-    Args:
-        model: the model; its mode and gates are restored between tokens.
-        prompt: at least one token id; the end-of-sentence token starts a new sentence.
-        temperature: divides the logits; 0 always takes the likeliest token.
-        top_k: sample only from the k likeliest tokens; None for all.
-        top_p: sample only from the likeliest tokens that together have this probability.
-        forbidden: ids to leave out, such as that of `<unk>`.
-        eval_gate: "soft", "tempered" or "hard"; None for the model's own.
-        generator: the source of randomness; torch's own by default.
-        read: used instead of the model's forward pass; takes the next tokens and returns the logits (V,) after the
-            last of them. `eval_gate` is then ignored.
+    The options are those of `TrainedLanguageModel.generate`; `forbidden` ids, such as that of `<unk>`, never come. The
+    model's mode and gates are restored between tokens. If `read` is given, it replaces the model's forward pass, and
+    `eval_gate` is ignored: it takes the next tokens and returns the logits (V,) after the last of them.
     """
-    size = model.vocabulary_size
-    if not len(prompt):
-        raise G2Error("the prompt is empty; give at least one token, such as the end-of-sentence token")
-    wrong = [token for token in (*prompt, *forbidden) if not 0 <= token < size]
-    if wrong:
-        raise G2Error(f"token id {wrong[0]} is outside the model's vocabulary of {size}")
     if not 0 <= temperature < math.inf:
         raise G2Error(f"temperature must be a finite number of at least 0, got {temperature}; 1 is the model's own")
     if top_k is not None and top_k < 1:

@@ -32,19 +32,7 @@ class LanguageModel(TokenModel):
     and the hidden size otherwise. The caller carries the state from call to call. The defaults are the paper's for Penn
     Treebank.
 
-    Args:
-        vocabulary_size: V.
-        embedding: the width of the word vectors.
-        hidden: the width of all layers except a tied model's last.
-        layers: the number of layers.
-        tied: use the embedding matrix as the weights of the softmax.
-        residual: add a layer's input to its output where both have the same width; deep stacks need it.
-        words_dropout: the probability that a word is dropped everywhere in one call.
-        input_dropout: on the embeddings; like the next two, with one mask for all steps.
-        between_dropout: on the output of each layer except the last.
-        output_dropout: on the output of the last layer.
-        weight_dropout: DropConnect on the recurrent weights.
-        options: how the gates work; see `G2LSTM`.
+    The other arguments are the keys of a recipe's `model` section, `LmModel`; options are those of `G2LSTM`.
     """
 
     def __init__(

@@ -5,29 +5,27 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from pydantic import ValidationError
 
-from g2lstm.compression.model import encoded_matrices
 from g2lstm.compression.stream import TokenSession, can_replace, stream
 from g2lstm.errors import G2Error
 from g2lstm.recipes.problems import problems_of
 from g2lstm.tasks.lm.cache import cached_perplexity, tune_cache
-from g2lstm.tasks.lm.evaluate import ReadOptions, Score, perplexity
+from g2lstm.tasks.lm.evaluate import Score, perplexity
 from g2lstm.tasks.lm.generate import generate
 from g2lstm.tasks.lm.model import LanguageModel
 from g2lstm.tasks.lm.recipe import CacheSection, LmRecipe
-from g2lstm.tasks.reading import check_length, column, encode
+from g2lstm.tasks.reading import Encoded, check_length, column, encode
 from g2lstm.tasks.trained import WORDS, Metric, Pass, Passes, Progress, Scoring, SpeedTest, SplitScore, Trained
 from g2lstm.text.corpus import TokenStream, prepare_stream
 from g2lstm.text.tokenize import EOS, Tokenizer
 from g2lstm.text.windows import Columns
 
-_WORTH_PACKING = 40  # packing dense weights takes about as long as a session saves in this many steps
 _NEXT_WORDS = 10
 _SPEED_STEPS = 40
 
@@ -53,7 +51,7 @@ class TrainedLanguageModel(Trained):
         ids = torch.tensor([*self._ids(text.removesuffix("\n")), self.tokenizer.eos_id])
         return self._perplexity(ids, cache, eval_gate=eval_gate).perplexity
 
-    def _perplexity(self, ids: torch.Tensor, cache: CacheSection | None, **options: Unpack[ReadOptions]) -> Score:
+    def _perplexity(self, ids: torch.Tensor, cache: CacheSection | None, **options: Any) -> Score:
         if cache is None:
             return perplexity(self.model, ids, **options)
         return cached_perplexity(self.model, ids, cache, **options)
@@ -109,9 +107,7 @@ class TrainedLanguageModel(Trained):
             how, tune_cache=False, cache_window=best.window, cache_theta=best.theta, cache_lambda=best.lambda_
         )
 
-    def _encode(
-        self, text: str, target: str | None, eval_gate: str | None
-    ) -> tuple[dict[str, list[int]], dict[str, list[str]], dict[str, Any]]:
+    def _encode(self, text: str, target: str | None, eval_gate: str | None) -> Encoded:
         if target is not None:
             raise G2Error("a language model reads one text; a target is for translation models")
         ids, tokens = [], []
@@ -195,8 +191,6 @@ class TrainedLanguageModel(Trained):
         ids = [self.tokenizer.eos_id, *self._ids(prompt)]
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         forbidden = () if allow_unknown else (self.tokenizer.unk_id,)
-        # Compressed models always stream if they can, so that their text does not depend on how much is asked for.
-        is_worth_it = len(ids) + tokens > _WORTH_PACKING or bool(encoded_matrices(self.model))
         continuation = generate(
             self.model,
             ids,
@@ -205,7 +199,7 @@ class TrainedLanguageModel(Trained):
             top_p=top_p,
             forbidden=forbidden,
             generator=generator,
-            read=self._read_by_session() if is_worth_it and self._can_stream() else None,
+            read=self._read_by_session() if self._can_stream() else None,
         )
         return self.tokenizer.decode([*ids[1:], *islice(continuation, tokens)])
 
@@ -223,12 +217,7 @@ class TrainedLanguageModel(Trained):
 
 
 def nats_by_sentence(nats: npt.NDArray[np.float64], ends: npt.NDArray[np.bool_]) -> list[list[float]]:
-    """For each line the sum of -log p and the number of tokens, `<eos>` included.
-
-    Args:
-        nats: (n,), -log p of each token.
-        ends: (n,), true where a token ends its line.
-    """
+    """For each line the sum of -log p (n,) and the number of tokens; `ends` (n,) is true where a line ends."""
     starts = np.flatnonzero(np.concatenate([[True], ends[:-1]]))
     sums = np.add.reduceat(nats, starts)
     counts = np.diff(np.append(starts, len(nats)))

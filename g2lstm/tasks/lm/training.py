@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from g2lstm.errors import G2Error
 from g2lstm.tasks.cross_entropy import cross_entropy
 from g2lstm.tasks.lm.model import LanguageModel, State
 from g2lstm.tasks.lm.recipe import LmRecipe
@@ -38,16 +37,8 @@ def training_loss(
 ) -> Loss:
     """Cross entropy + alpha * activation regularisation + beta * temporal activation regularisation.
 
-    As in the AWD-LSTM, the first regulariser sees the last layer's output after dropout, the second before it.
-
-    Args:
-        features: (T, B, E), the last layer's output after dropout.
-        raw: (T, B, E), the same before dropout.
-        targets: (T, B), the next token at each step.
-        weight: (V, E), the weights of the softmax.
-        bias: (V,), its bias.
-        alpha: the weight of mean(features^2).
-        beta: the weight of mean((h_t+1 - h_t)^2).
+    Targets are (T, B). As in the AWD-LSTM, the first regulariser sees the last layer's output after dropout, which are
+    the `features` (T, B, E), the second the `raw` output (T, B, E) before it.
     """
     loss = cross_entropy(features.flatten(0, 1), weight, bias, targets.flatten())
     total = loss
@@ -92,8 +83,6 @@ class LanguageModelLearner(Learner):
 
     def _take(self, data: TrainingData) -> None:
         recipe, self.settings = self.recipe, self.recipe.train
-        _check_length("training", data.train, "train.batch_size", self.settings.batch_size)
-        _check_length("validation", data.valid, "evaluate.batch_size", recipe.evaluate.batch_size)
         if self.settings.frequency_bias:
             self.model.predict_frequencies(torch.from_numpy(data.train.counts(self.model.vocabulary_size)))
         alpha, beta = self.settings.activation_regularisation, self.settings.temporal_regularisation
@@ -178,14 +167,6 @@ class LanguageModelLearner(Learner):
         if _outline(state) != _outline(self.model.initial_state(self.columns.local_batch)):
             raise ValueError(f"the carried states are {_outline(state)}")
         self.state = state
-
-
-def _check_length(what: str, stream: TokenStream, key: str, batch_size: int) -> None:
-    if len(stream) <= batch_size:
-        raise G2Error(
-            f"the {what} text has {len(stream)} tokens, and {key} = {batch_size} needs at least {batch_size + 1}; use "
-            "a smaller batch, or more text"
-        )
 
 
 def _outline(state: State) -> list[tuple[torch.Size, torch.dtype]]:

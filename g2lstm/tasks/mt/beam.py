@@ -44,18 +44,10 @@ def translate(
 ) -> list[list[Hypothesis]]:
     """The best translations of each source, best first. An empty source has one translation, which is empty.
 
-    Args:
-        model: the model; its mode and gates are restored at the end.
-        sources: token ids of each sentence, without `<eos>`.
-        source_eos: the id of `<eos>` in the source vocabulary.
-        target_eos: the id of `<eos>` in the target vocabulary.
-        max_length: the maximum number of tokens before `<eos>`; by default twice the source and ten more.
-        max_source: sources with more tokens are an error; None for no limit.
-        batch_size: sentences translated at a time, fewer if they are long. It does not change the result, except for
-            rounding where a compressed model translates one at a time.
-        eval_gate: "soft", "tempered" or "hard"; None for the model's own.
-        progress: called with the sentences translated so far and the total.
-        options: those of `beam_search`; a kept attention is (len(tokens) + 1, len(source) + 1).
+    Sources and translations are token ids without `<eos>`. A translation has at most `max_length` tokens, by default
+    twice the source and ten more; a source with more than `max_source` is an error. Batches of long sources have fewer
+    than `batch_size` sentences. The size does not change the result, except for rounding where a compressed model
+    translates one at a time. Options are those of `beam_search`; kept attention is (len(tokens) + 1, len(source) + 1).
     """
     for name, value in {"batch_size": batch_size, "max_length": max_length}.items():
         if value is not None and value < 1:
@@ -78,7 +70,9 @@ def translate(
             limits = limits.to(model.device)
             found = beam_search(model.step, start, len(batch), eos=target_eos, max_lengths=limits, **options)
             for place, best in zip(places, found, strict=True):
-                results[place] = [_without_padding(one, len(sources[place]) + 1) for one in best]
+                size = len(sources[place]) + 1  # without padding
+                looks = [None if one.attention is None else one.attention[:, :size].clone() for one in best]
+                results[place] = [replace(one, attention=look) for one, look in zip(best, looks, strict=True)]
             done += len(places)
             if progress is not None:
                 progress(done, len(sources))
@@ -92,12 +86,6 @@ def _batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
         size = max(1, min(batch_size, batch_size * _USUAL_LENGTH // lengths[order[0]]))
         yield order[:size]
         order = order[size:]
-
-
-def _without_padding(hypothesis: Hypothesis, size: int) -> Hypothesis:
-    if hypothesis.attention is None:
-        return hypothesis
-    return replace(hypothesis, attention=hypothesis.attention[:, :size].clone())
 
 
 def beam_search(
@@ -190,13 +178,8 @@ def _continuations(
     """The continuations with `<eos>` that are among the `beam` likeliest, and the `beam` likeliest with words.
 
     Only the best continuations of each hypothesis are compared, because passing over all words takes the time.
-
-    Args:
-        log_probabilities: (B, K, V).
-        totals: (B, K), log-probabilities of the hypotheses.
-        must_end: (B,), sentences that have reached their maximum length.
-        not_words: `<eos>`, then the forbidden ids.
-        beam: the number of continuations.
+    Log-probabilities are (B, K, V), and (B, K) in total so far. Sentences that `must_end` (B,) have reached their
+    maximum length; `not_words` are `<eos>` and the forbidden ids.
     """
     values, words = log_probabilities.topk(min(beam + len(not_words), log_probabilities.size(2)))
     if values[..., 0].isnan().any():

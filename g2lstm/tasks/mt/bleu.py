@@ -34,11 +34,6 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], how: BleuS
     return _corpus_score(_metric(how), hypotheses, references)
 
 
-def can_be_scored(references: Sequence[str], how: BleuSection) -> bool:
-    """Whether BLEU can exceed 0: it counts sequences of four words, so at least one reference must have four."""
-    return corpus_bleu(references, references, how) > 0
-
-
 def bleu_by_sentence(texts: Sequence[str], references: Sequence[str], how: BleuSection) -> list[list[int]]:
     """For each sentence its matching n-grams of 1 to 4 words, all its n-grams, its length and the reference's."""
     bleu = _metric(how, effective_order=True)

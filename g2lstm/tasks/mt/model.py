@@ -27,12 +27,7 @@ class Memory(NamedTuple):
 
 
 class Attention(nn.Module):
-    """Bilinear attention, scaled: softmax over s of q · (W v_s) / sqrt(H), for all queries at once.
-
-    Args:
-        query_size: the width of queries, H.
-        value_size: the width of values, C.
-    """
+    """Bilinear attention, scaled: softmax over s of q · (W v_s) / sqrt(H), for all queries at once."""
 
     def __init__(self, query_size: int, value_size: int) -> None:
         super().__init__()
@@ -56,12 +51,7 @@ class DecoderState(NamedTuple):
     layers: list[tuple[Tensor, Tensor]]  # h and c of each layer, both (1, B * K, H)
 
     def select(self, sentences: Tensor, hypotheses: Tensor) -> "DecoderState":
-        """Continues some of the sentences, from any of their hypotheses.
-
-        Args:
-            sentences: (B',), increasing.
-            hypotheses: (B', K'), the hypotheses of each to continue.
-        """
+        """Continues some sentences (B',), in increasing order, from any of their hypotheses (B', K')."""
         batch = len(self.memory.values)
         before = self.layers[0][0].size(1) // batch
         rows = (sentences.unsqueeze(1) * before + hypotheses).flatten()
@@ -84,21 +74,8 @@ class TranslationModel(TokenModel):
     the target alone, and its output queries the attention; the context goes into every layer above and into the
     softmax. So no decoder layer waits for the one above it, and training runs each layer over all steps in one call.
 
-    Args:
-        source_size: the size of the source vocabulary.
-        target_size: the size of the target vocabulary, V.
-        embedding: the width of the word vectors and of what the softmax sees, E.
-        hidden: the width of each layer, and of each direction of the first, H.
-        encoder_layers: the number of encoder layers.
-        decoder_layers: the number of decoder layers.
-        tied: "none"; "output", where the softmax uses the weights of the target embedding; or "all", where the source
-            embedding does too, for a joint vocabulary.
-        residual: add a layer's input to its output where both have width H; deep stacks need it.
-        input_dropout: on the embeddings of both sides; like the next two, with one mask for all steps.
-        between_dropout: on the output of each layer except the decoder's last.
-        output_dropout: on what the softmax sees.
-        weight_dropout: DropConnect on the recurrent weights.
-        options: how the gates work; see `G2LSTM`.
+    The arguments after the vocabularies' sizes are the keys of a recipe's `model` section, `MtModel`; options are those
+    of `G2LSTM`. H is `hidden`, and E, the width of what the softmax sees, is `embedding`.
     """
 
     def __init__(
@@ -166,10 +143,8 @@ class TranslationModel(TokenModel):
     def forward(self, source: Tensor, lengths: Tensor, inputs: Tensor) -> Tensor:
         """What the softmax sees, (T, B, E), with every target token known.
 
-        Args:
-            source: (S, B), padded with any token.
-            lengths: (B,), the length of each source, on the CPU.
-            inputs: (T, B), the target tokens before those to predict.
+        Sources are (S, B), padded with any token, and their lengths (B,) are on the CPU. Inputs (T, B) are the target
+        tokens before those to predict.
         """
         features, _, _ = self._decode(inputs, self.start(self.encode(source, lengths)))
         return features

@@ -17,7 +17,7 @@ from g2lstm.tasks.mt.bleu import bleu_by_sentence, score
 from g2lstm.tasks.mt.detokenize import check_language, detokenize
 from g2lstm.tasks.mt.model import TranslationModel
 from g2lstm.tasks.mt.recipe import MtRecipe
-from g2lstm.tasks.reading import check_length, column, encode
+from g2lstm.tasks.reading import Encoded, check_length, column, encode
 from g2lstm.tasks.trained import Metric, Pass, Passes, Progress, Scoring, SpeedTest, SplitScore, Trained
 from g2lstm.text.batches import PairBatch, pair_batch
 from g2lstm.text.grammar import GrammarPair, grammar_pairs
@@ -181,9 +181,7 @@ class TrainedTranslationModel(Trained):
             bleu_by_sentence(texts, references, own.bleu) if how.by_sentence else None,
         )
 
-    def _encode(
-        self, text: str, target: str | None, eval_gate: str | None
-    ) -> tuple[dict[str, list[int]], dict[str, list[str]], dict[str, Any]]:
+    def _encode(self, text: str, target: str | None, eval_gate: str | None) -> Encoded:
         """Also translates the text, in evaluation mode, unless a translation is given."""
         line = self.cleaned(" ".join(text.split("\n")))
         source, source_tokens = encode(self.source, line)
@@ -273,13 +271,9 @@ def where_tokens(batch: PairBatch, model: TranslationModel) -> dict[str, Tensor]
 
 
 def replace_unknown(words: Sequence[str], source: Sequence[str], attention: Tensor, *, unknown: str) -> list[str]:
-    """Replaces each unknown word of a translation by the source word that was attended to most.
+    """Replaces each unknown word of a translation by the source word that was attended to most, never by `<eos>`.
 
-    Args:
-        words: the words of the translation.
-        source: the words of the source, one token each.
-        attention: (len(words) + 1, len(source) + 1), as in a `Hypothesis`; `<eos>` is never copied.
-        unknown: the token of unknown words.
+    The attention is (len(words) + 1, len(source) + 1), as in a `Hypothesis`.
     """
     if not source:
         return list(words)

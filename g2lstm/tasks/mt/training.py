@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from g2lstm.errors import G2Error
 from g2lstm.recipes.sections import ModelSection
 from g2lstm.tasks.cross_entropy import cross_entropy, smoothing_penalty
-from g2lstm.tasks.mt.bleu import can_be_scored, corpus_bleu
+from g2lstm.tasks.mt.bleu import corpus_bleu
 from g2lstm.tasks.mt.model import TranslationModel
 from g2lstm.tasks.mt.recipe import MtRecipe
 from g2lstm.tasks.mt.trained import TrainedTranslationModel, where_tokens
@@ -81,18 +81,14 @@ class TranslationLearner(Learner):
 
     @property
     def remarks(self) -> list[str]:
-        """How many pairs are left out and why, and whether the best weights are chosen by loss instead of BLEU."""
-        remarks, batches = [], self.batches
-        if left_out := batches.too_long + batches.empty:
-            remarks.append(
-                f"{left_out:,} of {len(batches.corpus):,} pairs are left out: {batches.too_long:,} have more than "
-                f"{self.recipe.data.max_length} tokens on a side (data.max_length), {batches.empty:,} an empty side"
-            )
-        if self.recipe.train.best_by == "bleu" and not self._is_by_bleu:
-            remarks.append(
-                "no validation reference has four words, so BLEU is 0; the best weights are those with the lowest loss"
-            )
-        return remarks
+        """How many pairs are left out, and why."""
+        batches = self.batches
+        if not (left_out := batches.too_long + batches.empty):
+            return []
+        return [
+            f"{left_out:,} of {len(batches.corpus):,} pairs are left out: {batches.too_long:,} have more than "
+            f"{self.recipe.data.max_length} tokens on a side (data.max_length), {batches.empty:,} an empty side"
+        ]
 
     def start_epoch(self) -> None:
         """Shuffles the batches again."""
@@ -128,18 +124,12 @@ class TranslationLearner(Learner):
         is_random = self.epoch == self.index == 0 and self.recipe.train.finetune_from is None
         bleu = self._validation_bleu() if math.isfinite(loss) and not is_random else 0.0
         scores = {"bleu": bleu, "perplexity": math.exp(min(loss, 700.0))}
-        return scores, -bleu if self._is_by_bleu else loss
+        return scores, -bleu if self.recipe.train.best_by == "bleu" else loss
 
     def _validation_bleu(self) -> float:
         sources, references = self._valid_texts
         found = self.translator.search(sources, beam=1, max_source=None)
         return corpus_bleu([best[0].text for best in found], references, self.recipe.evaluate.bleu)
-
-    @cached_property
-    def _is_by_bleu(self) -> bool:
-        """Whether the best validation is the one with the highest BLEU, which needs references of four words."""
-        _, references = self._valid_texts
-        return self.recipe.train.best_by == "bleu" and can_be_scored(references, self.recipe.evaluate.bleu)
 
     @cached_property
     def _valid_texts(self) -> tuple[list[str], list[str]]:

@@ -111,9 +111,6 @@ def test_model_is_as_before_between_tokens(model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prompt": []}, "the prompt is empty; give at least one token"),
-        ({"prompt": [VOCABULARY]}, "token id 19 is outside the model's vocabulary of 19"),
-        ({"forbidden": [-1]}, "token id -1 is outside"),
         ({"temperature": -1.0}, "temperature must be a finite number of at least 0, got -1.0"),
         ({"top_k": 0}, "top_k must be at least 1, got 0"),
         ({"top_p": 0.0}, r"top_p is a probability and must lie in \(0, 1\], got 0.0"),
