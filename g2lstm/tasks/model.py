@@ -1,5 +1,7 @@
 """What both models share: dropout, and a softmax that may be tied."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -10,13 +12,9 @@ class TokenModel(nn.Module):
     """A model that ends in a softmax over a vocabulary of V tokens, seen through features of width E."""
 
     softmax_parameters = ("softmax_weight",)  # how `compress` finds the softmax
+    tied_to: ClassVar[str]  # the name of the embedding whose weights a tied softmax uses
     softmax_weight: nn.Parameter | nn.Module | None  # (V, E), a module once it is compressed; None if tied
     softmax_bias: nn.Parameter  # (V,)
-
-    @property
-    def tied_embedding(self) -> nn.Embedding:
-        """The embedding whose weights a tied softmax uses."""
-        raise NotImplementedError
 
     @property
     def device(self) -> torch.device:
@@ -32,7 +30,7 @@ class TokenModel(nn.Module):
 
     @property
     def _softmax(self) -> nn.Module | Tensor:
-        return self.tied_embedding if self.softmax_weight is None else self.softmax_weight
+        return self.get_submodule(self.tied_to) if self.softmax_weight is None else self.softmax_weight
 
     def logits(self, features: Tensor) -> Tensor:
         """Unnormalised log-probabilities (..., V) of the next token from features (..., E)."""

@@ -107,10 +107,10 @@ def in_mode(model: nn.Module, *, eval_gate: str | None = None, training: bool = 
         if training:
             torch.manual_seed(seed)
             model.train()
-        yield mode_of(model)
+        yield _mode_of(model)
 
 
-def mode_of(model: nn.Module) -> str:
+def _mode_of(model: nn.Module) -> str:
     """A description of the mode that a model is in."""
     layers = lstms(model)
     if not model.training:

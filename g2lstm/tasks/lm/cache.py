@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from g2lstm.tasks.lm.evaluate import Score, Tokens, read, score
+from g2lstm.tasks.lm.evaluate import Score, Tokens, perplexity, read, score
 from g2lstm.tasks.lm.model import LanguageModel
 from g2lstm.tasks.lm.recipe import CacheSection
 
@@ -72,8 +72,10 @@ class CacheMemory:
         return result
 
 
-def cached_perplexity(model: LanguageModel, tokens: Tokens, cache: CacheSection, **options: Any) -> Score:
-    """The perplexity of a stream with a cache; the options are those of `g2lstm.tasks.lm.evaluate.read`."""
+def cached_perplexity(model: LanguageModel, tokens: Tokens, cache: CacheSection | None, **options: Any) -> Score:
+    """The perplexity of a stream, perhaps with a cache; the options are those of `g2lstm.tasks.lm.evaluate.read`."""
+    if cache is None:
+        return perplexity(model, tokens, **options)
     memory = CacheMemory([min(cache.window, len(tokens))], [cache.theta])  # no more room than the stream needs
     parts = []
     for block in read(model, tokens, **options):

@@ -72,17 +72,10 @@ def read(
 ) -> Iterator[Block]:
     """Reads a stream in evaluation mode from a zero state, and yields what the model makes of it, in order.
 
-    Args:
-        model: the model; its mode and gates are restored at the end.
-        tokens: (N,), N >= 2.
-        eval_gate: "soft", "tempered" or "hard"; None for the model's own.
-        columns: how many parts of a stretch are read at a time; affects speed and memory, not the result.
-        steps: the length of a column; affects speed and memory, not the result.
-        progress: called with the tokens predicted so far and the total.
+    The model's mode and gates are restored between stretches. How many `columns` of a stretch are read at a time, and
+    how many `steps` each has, affects speed and memory, not the result. `progress` hears of the tokens predicted so far
+    and of the total.
     """
-    is_integer = not tokens.is_floating_point() if isinstance(tokens, Tensor) else tokens.dtype.kind in "iu"
-    if tokens.ndim != 1 or not is_integer:
-        raise G2Error(f"tokens must be whole numbers in one dimension, got {tokens.dtype} {tuple(tokens.shape)}")
     if len(tokens) < 2:
         raise G2Error(f"a stream needs at least 2 tokens, one to read and one to predict, got {len(tokens)}")
     total, at = len(tokens) - 1, 0

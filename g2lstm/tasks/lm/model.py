@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from g2lstm.compression.stream import StreamParts
-from g2lstm.errors import G2Error
 from g2lstm.nn.lstm import G2LSTM, GatedLSTM
 from g2lstm.tasks.model import TokenModel, word_dropout
 
@@ -34,6 +33,8 @@ class LanguageModel(TokenModel):
 
     The other arguments are the keys of a recipe's `model` section, `LmModel`; options are those of `G2LSTM`.
     """
+
+    tied_to = "embedding"
 
     def __init__(
         self,
@@ -106,22 +107,9 @@ class LanguageModel(TokenModel):
         """The number of tokens, V."""
         return self.embedding.num_embeddings
 
-    @property
-    def tied_embedding(self) -> nn.Embedding:
-        """The only one there is."""
-        return self.embedding
-
     def forward(self, tokens: Tensor, state: State | None = None) -> LanguageModelOutput:
         """Reads tokens (T, B) from the given state, or from zero."""
-        if tokens.dim() != 2:
-            raise G2Error(f"tokens must be (time, batch), got a tensor of shape {tuple(tokens.shape)}")
-        if state is None:
-            state = self.initial_state(tokens.size(1))
-        elif len(state) != len(self.layers):
-            raise G2Error(
-                f"state must hold (h, c) for each of the {len(self.layers)} layers, got {len(state)}; "
-                "use initial_state(batch) or the state the last call returned"
-            )
+        state = self.initial_state(tokens.size(1)) if state is None else state
         x = self.embedding(tokens)
         if self.training:
             x = word_dropout(x, tokens, self.vocabulary_size, self.words_dropout)

@@ -16,7 +16,6 @@ from g2lstm.compression.stream import TokenSession, can_replace, stream
 from g2lstm.errors import G2Error
 from g2lstm.recipes.problems import problems_of
 from g2lstm.tasks.lm.cache import cached_perplexity, tune_cache
-from g2lstm.tasks.lm.evaluate import Score, perplexity
 from g2lstm.tasks.lm.generate import generate
 from g2lstm.tasks.lm.model import LanguageModel
 from g2lstm.tasks.lm.recipe import CacheSection, LmRecipe
@@ -49,12 +48,7 @@ class TrainedLanguageModel(Trained):
     def perplexity(self, text: str, *, cache: CacheSection | None = None, eval_gate: str | None = None) -> float:
         """The perplexity of a text, perhaps with a cache pointer; every line ends with the end-of-sentence token."""
         ids = torch.tensor([*self._ids(text.removesuffix("\n")), self.tokenizer.eos_id])
-        return self._perplexity(ids, cache, eval_gate=eval_gate).perplexity
-
-    def _perplexity(self, ids: torch.Tensor, cache: CacheSection | None, **options: Any) -> Score:
-        if cache is None:
-            return perplexity(self.model, ids, **options)
-        return cached_perplexity(self.model, ids, cache, **options)
+        return cached_perplexity(self.model, ids, cache, eval_gate=eval_gate).perplexity
 
     def _ids(self, text: str) -> list[int]:
         """Token ids, with the end-of-sentence token between lines."""
@@ -67,12 +61,11 @@ class TrainedLanguageModel(Trained):
 
     def _score(self, files: Path, how: Scoring, eval_gate: str, progress: Progress | None) -> SplitScore:
         how = self.tune(how, progress)
-        has_cache = how.cache or (how.cache_window, how.cache_theta, how.cache_lambda) != (None, None, None)
-        cache = self.cache_settings(how) if has_cache else None
+        cache = self.cache_settings(how) if how.cache or _own_cache(how) else None
         stream = prepare_stream(files, self.tokenizer)
         most = len(stream) if how.samples is None else how.samples * self.recipe.evaluate.bptt + 1
         tokens = torch.from_numpy(stream.read(0, min(len(stream), most)))
-        found = self._perplexity(tokens, cache, eval_gate=eval_gate, progress=progress)
+        found = cached_perplexity(self.model, tokens, cache, eval_gate=eval_gate, progress=progress)
         by_sentence = None
         if how.by_sentence:
             ends = (tokens[1:] == self.tokenizer.eos_id).numpy()
@@ -83,16 +76,14 @@ class TrainedLanguageModel(Trained):
     def check_scoring(self, how: Scoring) -> None:
         """Raises for options that belong to another task, or contradict each other."""
         super().check_scoring(how)
-        given = [value for value in (how.cache_window, how.cache_theta, how.cache_lambda) if value is not None]
-        if how.tune_cache and given:
+        if how.tune_cache and _own_cache(how):
             raise G2Error("--tune-cache chooses window, theta and lambda itself; leave them out, or --tune-cache")
 
     def cache_settings(self, how: Scoring) -> CacheSection:
         """The recipe's settings of the cache, except for what `how` sets."""
-        wanted = {"window": how.cache_window, "theta": how.cache_theta, "lambda": how.cache_lambda}
-        given = {name: value for name, value in wanted.items() if value is not None}
+        recipe = self.recipe.evaluate.cache.model_dump(by_alias=True)
         try:
-            return CacheSection.model_validate(self.recipe.evaluate.cache.model_dump(by_alias=True) | given)
+            return CacheSection.model_validate(recipe | _own_cache(how))
         except ValidationError as error:
             raise G2Error(f"wrong settings of the cache: {'; '.join(problems_of(error, CacheSection))}") from None
 
@@ -103,9 +94,8 @@ class TrainedLanguageModel(Trained):
         valid = self.split("valid", how.data_dir)
         tokens = torch.from_numpy(valid.read(0, len(valid)))
         best = tune_cache(self.model, tokens, eval_gate=how.eval_gate, progress=progress)
-        return replace(
-            how, tune_cache=False, cache_window=best.window, cache_theta=best.theta, cache_lambda=best.lambda_
-        )
+        how = replace(how, tune_cache=False, cache_window=best.window)
+        return replace(how, cache_theta=best.theta, cache_lambda=best.lambda_)
 
     def _encode(self, text: str, target: str | None, eval_gate: str | None) -> Encoded:
         if target is not None:
@@ -149,12 +139,9 @@ class TrainedLanguageModel(Trained):
         generator = torch.Generator().manual_seed(0)
         tokens = torch.randint(self.model.vocabulary_size, (_SPEED_STEPS,), generator=generator).tolist()
         session = self.stream()
-
-        def job() -> None:
-            for token in tokens:
-                session.step(token)
-
-        return SpeedTest(job, _SPEED_STEPS, "steps/s", "streaming, batch 1")
+        return SpeedTest(
+            lambda: [session.step(token) for token in tokens], len(tokens), "steps/s", "streaming, batch 1"
+        )
 
     def _made_up(self, count: int) -> list[str]:
         texts = (self.generate(tokens=WORDS.stop, temperature=0.7, seed=seed) for seed in range(count))
@@ -199,21 +186,21 @@ class TrainedLanguageModel(Trained):
             top_p=top_p,
             forbidden=forbidden,
             generator=generator,
-            read=self._read_by_session() if self._can_stream() else None,
+            read=self._reader(),
         )
         return self.tokenizer.decode([*ids[1:], *islice(continuation, tokens)])
 
-    def _can_stream(self) -> bool:
-        """Whether a session does everything that the model does; a subclass may do more."""
-        return type(self.model) is LanguageModel and can_replace(self.model)
-
-    def _read_by_session(self) -> Callable[[Sequence[int]], torch.Tensor]:
+    def _reader(self) -> Callable[[Sequence[int]], torch.Tensor] | None:
+        """Reads by a session, if that does everything that the model does; a subclass may do more."""
+        if type(self.model) is not LanguageModel or not can_replace(self.model):
+            return None
         session = self.stream()
+        return lambda ids: torch.from_numpy(session.step(ids[0]) if len(ids) == 1 else session.sequence(ids)[-1])
 
-        def read(ids: Sequence[int]) -> torch.Tensor:
-            return torch.from_numpy(session.step(ids[0]) if len(ids) == 1 else session.sequence(ids)[-1])
 
-        return read
+def _own_cache(how: Scoring) -> dict[str, Any]:
+    given = {"window": how.cache_window, "theta": how.cache_theta, "lambda": how.cache_lambda}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def nats_by_sentence(nats: npt.NDArray[np.float64], ends: npt.NDArray[np.bool_]) -> list[list[float]]:

@@ -122,8 +122,6 @@ def beam_search(
     """
     _check(eos, beam, length_penalty, n_best, forbidden)
     length_penalty = float(length_penalty)  # an integer power of integers could overflow
-    if not batch:
-        return []
     device = max_lengths.device
     not_words = torch.tensor([eos, *forbidden], device=device)
     found: list[list[Hypothesis]] = [[] for _ in range(batch)]

@@ -1,7 +1,7 @@
 """BLEU and chrF as sacreBLEU computes them, with the signatures that make scores comparable."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from g2lstm.errors import G2Error
 from g2lstm.tasks.mt.recipe import BleuSection
@@ -10,23 +10,14 @@ if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
 
 
-class Scores(NamedTuple):
-    """How close translations are to their references, from 0 to 100."""
-
-    bleu: float
-    bleu_signature: str
-    chrf: float
-    chrf_signature: str
-
-
-def score(hypotheses: Sequence[str], references: Sequence[str], how: BleuSection) -> Scores:
-    """Scores the translations of a corpus, one reference each, by BLEU and chrF."""
+def score(hypotheses: Sequence[str], references: Sequence[str], how: BleuSection) -> dict[str, Any]:
+    """How close translations are to their references, one each, from 0 to 100: BLEU and chrF, with signatures."""
     from sacrebleu.metrics.chrf import CHRF
 
     bleu, chrf = _metric(how), CHRF(lowercase=how.lowercase)
-    bleu_score = _corpus_score(bleu, hypotheses, references)
-    chrf_score = chrf.corpus_score(hypotheses, [references]).score
-    return Scores(bleu_score, str(bleu.get_signature()), chrf_score, str(chrf.get_signature()))
+    scores = {"bleu": _corpus_score(bleu, hypotheses, references)}
+    scores["chrf"] = chrf.corpus_score(hypotheses, [references]).score
+    return {**scores, "bleu_signature": str(bleu.get_signature()), "chrf_signature": str(chrf.get_signature())}
 
 
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], how: BleuSection) -> float:

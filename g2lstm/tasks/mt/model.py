@@ -78,6 +78,8 @@ class TranslationModel(TokenModel):
     of `G2LSTM`. H is `hidden`, and E, the width of what the softmax sees, is `embedding`.
     """
 
+    tied_to = "target_embedding"
+
     def __init__(
         self,
         source_size: int,
@@ -130,11 +132,6 @@ class TranslationModel(TokenModel):
     def source_weight(self) -> Tensor:
         """(source_size, E), the weights of the source embedding: the target embedding's if all are tied."""
         return self._source.weight
-
-    @property
-    def tied_embedding(self) -> nn.Embedding:
-        """The one of the target."""
-        return self.target_embedding
 
     @property
     def _source(self) -> nn.Embedding:

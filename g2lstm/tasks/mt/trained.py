@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from g2lstm.errors import G2Error
-from g2lstm.tasks.mt.beam import MAX_SOURCE, translate
+from g2lstm.tasks.mt.beam import MAX_SOURCE, Hypothesis, translate
 from g2lstm.tasks.mt.bleu import bleu_by_sentence, score
 from g2lstm.tasks.mt.detokenize import check_language, detokenize
 from g2lstm.tasks.mt.model import TranslationModel
@@ -66,13 +66,7 @@ class TrainedTranslationModel(Trained):
         return self.tokenizers[TARGET_TOKENIZER]
 
     def translate(self, text: str, *, beam: int | None = None, as_text: bool = False) -> str:
-        """The best translation of each line of a text; `search` can return more.
-
-        Args:
-            text: tokenised as the training text was.
-            beam: the number of hypotheses to follow; the recipe's by default.
-            as_text: return plain text instead of tokens; for German and English.
-        """
+        """The best translation of each line of a text, tokenised as the training text was; see `search`."""
         found = self.search(text.removesuffix("\n").split("\n"), beam=beam, as_text=as_text)
         return "\n".join(best[0].text for best in found)
 
@@ -112,11 +106,8 @@ class TrainedTranslationModel(Trained):
         lines = [self.cleaned(line) for line in lines]
         sources = self.source.encode_lines(lines)
         has_words = self.target.kind == "word"  # it may produce <unk>, which a source word then replaces
-        found = translate(
-            self.model,
+        found = self._translate(
             sources,
-            source_eos=self.source.eos_id,
-            target_eos=self.target.eos_id,
             beam=how.beam if beam is None else beam,
             length_penalty=how.length_penalty if length_penalty is None else length_penalty,
             max_length=max_length,
@@ -146,6 +137,10 @@ class TrainedTranslationModel(Trained):
             results.append(each)
         return results
 
+    def _translate(self, sources: Sequence[Sequence[int]], **options: Any) -> list[list[Hypothesis]]:
+        eos = self.source.eos_id, self.target.eos_id
+        return translate(self.model, sources, source_eos=eos[0], target_eos=eos[1], **options)
+
     def cleaned(self, line: str) -> str:
         """A line without surrounding white space and, if the text is tokenised, with single spaces between words."""
         return (_WHITE_SPACE.sub(" ", line) if self.recipe.data.is_tokenized else line).strip()
@@ -174,7 +169,7 @@ class TrainedTranslationModel(Trained):
         )
         texts = [best[0].text for best in found]
         search, trained_on = {"beam": beam, "length_penalty": penalty}, self.partial
-        values = score(texts, references, own.bleu)._asdict() | {"sentences": len(texts), **search}
+        values = score(texts, references, own.bleu) | {"sentences": len(texts), **search}
         return SplitScore(
             values if trained_on is None else {**values, "trained_on": trained_on},
             {"beam": str(beam), "penalty": f"{penalty:g}"},
@@ -233,15 +228,7 @@ class TrainedTranslationModel(Trained):
         if how is None:
             return None
         lines = [line for line in self.split(how.split, how.data_dir)[0] if line.strip()][:_SPEED_SENTENCES]
-        job = partial(
-            translate,
-            self.model,
-            self.source.encode_lines(lines),
-            source_eos=self.source.eos_id,
-            target_eos=self.target.eos_id,
-            beam=1,
-            batch_size=1,
-        )
+        job = partial(self._translate, self.source.encode_lines(lines), beam=1, batch_size=1)
         return SpeedTest(job, len(lines), "sentences/s", f"greedy, one at a time, first {len(lines)} sentences")
 
     def describe(self) -> dict[str, Any]:

@@ -57,16 +57,9 @@ class TranslationLearner(Learner):
         self.start_epoch()
 
     def _batches(self, train: PairCorpus, rank: int, world_size: int) -> TrainingBatches:
-        return TrainingBatches(
-            train,
-            *self.eos,
-            batch_size=self.recipe.train.batch_size,
-            batch_tokens=self.recipe.train.batch_tokens,
-            max_length=self.recipe.data.max_length,
-            seed=self.recipe.train.seed,
-            rank=rank,
-            world_size=world_size,
-        )
+        settings = self.recipe.train.model_dump(include={"batch_size", "batch_tokens", "seed"})
+        longest = self.recipe.data.max_length
+        return TrainingBatches(train, *self.eos, max_length=longest, rank=rank, world_size=world_size, **settings)
 
     @property
     def facts(self) -> dict[str, str]:

@@ -4,7 +4,6 @@ import math
 import pytest
 import torch
 
-from g2lstm.errors import G2Error
 from g2lstm.tasks.lm.model import LanguageModel
 
 QUIET = {
@@ -165,11 +164,3 @@ def test_token_losses_are_those_of_the_logits():
     features, targets = torch.randn(4, 3, 6, dtype=torch.float64), torch.randint(23, (4, 3))
     expected = -model.logits(features).log_softmax(-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
     assert torch.allclose(model.token_losses(features, targets), expected, atol=1e-12)
-
-
-def test_bad_input():
-    model = small()
-    with pytest.raises(G2Error, match=r"tokens must be \(time, batch\), got a tensor of shape \(5,\)"):
-        model(torch.zeros(5, dtype=torch.int64))
-    with pytest.raises(G2Error, match="each of the 3 layers, got 1"):
-        model(torch.zeros(5, 1, dtype=torch.int64), model.initial_state(1)[:1])

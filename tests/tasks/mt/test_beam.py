@@ -239,13 +239,6 @@ def test_sums_are_kept_in_single_precision_at_least():
     assert got.log_probability == pytest.approx(model.log_probability(0, got.tokens), rel=1e-6)
 
 
-def test_no_sentences_ask_no_model():
-    model = Automaton(5, 0)
-    state = State(torch.empty(0, 1, dtype=torch.int64), is_first=True)
-    assert beam_search(model.step, state, 0, eos=EOS, max_lengths=torch.empty(0, dtype=torch.int64)) == []
-    assert model.widths == []
-
-
 def test_a_broken_model_is_told():
     model = Automaton(5, 0)
     model.log_probabilities[7, 2] = torch.nan
