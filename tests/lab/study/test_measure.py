@@ -107,12 +107,12 @@ def test_a_tuned_cache_is_that_of_the_validation_set_and_of_the_uncompressed_mod
     trained = load(language)
     valid = trained.split("valid")
     best = tune_cache(trained.model, torch.from_numpy(valid.read(0, len(valid))))
-    assert best.share > 0.01, "a cache that does something"
-    assert result["cache"] == f"{best.window},{best.theta:g},{best.share:g}"
+    assert best.lambda_ > 0.01, "a cache that does something"
+    assert result["cache"] == f"{best.window},{best.theta:g},{best.lambda_:g}"
     other = copy.copy(trained)
     other.model = compress(trained.model, SPEC)
     assert result["perplexity"] == pytest.approx(
-        score(other, Scoring("test", cache_window=best.window, cache_theta=best.theta, cache_lambda=best.share))[
+        score(other, Scoring("test", cache_window=best.window, cache_theta=best.theta, cache_lambda=best.lambda_))[
             "perplexity"
         ],
         rel=1e-6,
