@@ -112,9 +112,6 @@ def _show(numbers: Mapping[str, Any]) -> None:
     if "scores" in numbers:
         scores = numbers["scores"]
         say(f"{scores['metric']}: {scores['soft']:.2f} with soft gates, {scores['hard']:.2f} with hard gates")
-    for each in numbers.get("boundaries", []):
-        word, comma = each["auc"]["first_word"], each["auc"]["comma"]
-        say(f"clause boundaries by {each['title']}: AUC {word:.3f} at the first word, {comma:.3f} at the comma")
     if "text" in numbers:
         _show_text(numbers["text"])
 

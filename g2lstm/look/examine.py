@@ -10,7 +10,6 @@ from pydantic import ConfigDict, Field
 
 from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically
-from g2lstm.look.boundaries import boundary_auc
 from g2lstm.look.counts import BINS
 from g2lstm.look.pictures.histograms import draw_histograms, draw_layers, draw_sigmoid
 from g2lstm.look.pictures.sentence import draw_units, draw_words
@@ -151,8 +150,6 @@ def examine(
     }
     if split is not None and hard_score:
         numbers["scores"] = score_by_gate(trained, split, samples=samples, data_dir=data_dir, progress=progress)
-    if split is not None and trained.clauses(split):
-        numbers["boundaries"] = boundary_auc(trained, split, samples=samples, **mode)
     if reading is not None:
         numbers["text"] = _sentence(reading)
     return Findings(numbers, trained.run.metrics(), reading)

@@ -5,9 +5,8 @@ import torch
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.mt.trained import SOURCE_TOKENIZER, TARGET_TOKENIZER
 from g2lstm.tasks.recipes import LM, MT, parse_recipe
-from g2lstm.text.grammar import grammar_pairs
 from g2lstm.text.pairs import PairFiles, prepare_tokenizers
-from g2lstm.text.tokenize import train_bpe_tokenizer, train_word_tokenizer
+from g2lstm.text.tokenize import train_word_tokenizer
 
 LINES = ["the cat sat on the mat .", "a dog saw the cat , which ran .", "no one knows what $ 5 buys ."] * 8
 GERMAN = ["die katze saß auf der matte .", "ein hund sah die katze , die lief .", "niemand weiß das ."] * 8
@@ -52,26 +51,6 @@ def translation_run(folder, name="mt", kind="bpe", **model):
     )
     files = PairFiles(text / "train.de", text / "train.en")
     source, target = prepare_tokenizers(files, kind, vocabulary=300, is_tokenized=True, cache=folder / "cache")
-    run = RunDirectory.create(folder / name, recipe, {SOURCE_TOKENIZER: source, TARGET_TOKENIZER: target})
-    return _fill(run, MT.build(recipe, len(source), len(target)))
-
-
-def grammar_run(folder, name="grammar", kind="word", **model):
-    """The run directory of a model for the embedded pairs."""
-    recipe = parse_recipe(
-        {
-            "task": "mt",
-            "data": {"name": "embedded-mt", "source": "de", "target": "en", "vocabulary": 400},
-            "model": {"embedding": 4, "hidden": 5, "layers": 2, **model},
-            "train": {"epochs": 1, "batch_size": 4, "optimizer": {"name": "adamw", "lr": 0.01}},
-        }
-    )
-    german, english = ([pair[side] for pair in grammar_pairs("valid")] for side in (0, 1))
-    if kind == "word":
-        source = train_word_tokenizer(german)
-    else:
-        source = train_bpe_tokenizer(german, vocabulary=400, prefix_space=True, is_tokenized=True)
-    target = train_word_tokenizer(english)
     run = RunDirectory.create(folder / name, recipe, {SOURCE_TOKENIZER: source, TARGET_TOKENIZER: target})
     return _fill(run, MT.build(recipe, len(source), len(target)))
 
