@@ -10,12 +10,11 @@ from pydantic import ConfigDict, Field
 
 from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically
-from g2lstm.look.counts import BINS
+from g2lstm.look.counts import BINS, record_reading, record_split
 from g2lstm.look.pictures.histograms import draw_histograms, draw_layers, draw_sigmoid
 from g2lstm.look.pictures.sentence import draw_units, draw_words
 from g2lstm.look.pictures.style import save
 from g2lstm.look.pictures.training import draw_history, draw_saturation, gate_history, has_saturation
-from g2lstm.look.record import record_reading, record_split
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.records import Count, Record
 from g2lstm.tasks.reading import GATES, Reading

@@ -6,13 +6,13 @@ import struct
 import numpy as np
 import pytest
 
+from g2lstm.look import record_split
 from g2lstm.look.examine import examine, write_gallery
 from g2lstm.look.pictures.histograms import draw_histograms, draw_layers, draw_sigmoid
 from g2lstm.look.pictures.sentence import MAX_WORDS, draw_units, draw_words
 from g2lstm.look.pictures.sizes import curve_of, draw_sizes, spread
 from g2lstm.look.pictures.style import HEAT, THEME, css_variables, heat_colours, save, svg_element
 from g2lstm.look.pictures.training import draw_learning, draw_saturation, has_saturation
-from g2lstm.look.record import record_split
 from g2lstm.runs.records import SweepFile
 from g2lstm.tasks.reading import LayerReading, Reading
 from tests.look.toys import sweep_point, sweep_values

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import g2lstm
+from g2lstm.look import record_split
 from g2lstm.look.examine import SAMPLES
 from g2lstm.look.pictures.sentence import draw_words
 from g2lstm.look.pictures.style import GATE_NAMES, svg_element
-from g2lstm.look.record import record_split
 from g2lstm.look.report import write_report
 from g2lstm.recipes.files import recipe_hash
 from g2lstm.runs.directory import RunDirectory
