@@ -1,4 +1,4 @@
-"""`g2lstm compress`: makes a run smaller and says what that gains and costs; or draws the curve of all presets."""
+"""`g2lstm compress`: makes a run smaller and says what that gains and costs; or measures all presets."""
 
 import math
 import shlex
@@ -88,10 +88,9 @@ def compress(
 
 
 def _sweep(trained: "Trained", folder: Path, scoring: "Scoring", as_json: bool) -> None:
-    from g2lstm.lab.bench.sweep import PAGE, PICTURE, Sweep, check_pictures, draw
+    from g2lstm.lab.bench.sweep import Sweep
     from g2lstm.runs.records import without_none
 
-    check_pictures()
     sweep = Sweep(trained, folder, scoring)
     if sweep.starts_over:
         tell(f"{sweep.path} is of other weights, another split or another version; measuring everything again")
@@ -99,14 +98,13 @@ def _sweep(trained: "Trained", folder: Path, scoring: "Scoring", as_json: bool) 
         for name in sweep.run(show):
             if not error_console().is_terminal:
                 tell(f"{name}: {_outcome(sweep.found, name)}")
-    draw(sweep.found, folder)
     if as_json:
         print_json(without_none(sweep.found))
         return
     console().print(_sweep_table(sweep.found))
     for name, left in sweep.found.left_out.items():
         say(f"{name} left out: {left.reason}")
-    say(f"written: {', '.join(str(path) for path in (sweep.path, folder / PICTURE, folder / PAGE))}")
+    say(f"written: {sweep.path}")
 
 
 def _table(report: "CompressionReport", title: str) -> Table:

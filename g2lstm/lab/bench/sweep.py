@@ -1,19 +1,15 @@
-"""The size–quality curve of a run: measures every preset for its task, and draws a picture and an interactive page."""
+"""The size–quality curve of a run: measures every preset for its task."""
 
-import html
 import tempfile
 from collections.abc import Iterator
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from g2lstm.compression.spec import GROUPS, PRESETS, Spec
-from g2lstm.errors import G2Error, needs
-from g2lstm.look.pictures.sizes import FAMILIES, Curve, curve_of, draw_sizes
-from g2lstm.look.pictures.style import save
+from g2lstm.errors import G2Error
 from g2lstm.runs.compressed import Show, compress_timed, measure, write_json
 from g2lstm.runs.records import CompressionReport, LeftOut, SweepFile, Uncompressed, without_none
 from g2lstm.runs.trained import score
@@ -22,7 +18,6 @@ from g2lstm.text.lines import sha256_of
 from g2lstm.version import __version__
 
 NAME = "sweep.json"
-PICTURE, PAGE = "size_quality.png", "size_quality.html"
 _OTHERS = {  # measured beside the presets
     "int8": "; ".join(f"{group}=int8" for group in GROUPS),
     "int4": "; ".join(f"{group}=int4" for group in GROUPS),
@@ -108,44 +103,3 @@ class Sweep:
             points={},
             left_out={},
         )
-
-
-def check_pictures() -> None:
-    """Raises if plotly, which draws the page, is not installed: better to know before the work than after it."""
-    with needs("view", "--sweep"):
-        import_module("plotly")
-
-
-def draw(sweep: SweepFile, folder: Path) -> None:
-    """Draws a sweep into a folder."""
-    curve = curve_of(sweep)
-    save(draw_sizes(curve, sweep.run), folder / Path(PICTURE).stem)
-    _draw_page(curve, sweep.run, folder / PAGE)
-
-
-def _ticks() -> list[float]:
-    """Ticks for a logarithmic scale; plotly's own would be 10, 2, 5, 100."""
-    return [digit * 10.0**power for power in range(-3, 9) for digit in (1, 2, 5)]
-
-
-def _draw_page(curve: Curve, run: str, path: Path) -> None:
-    import plotly.graph_objects as go  # type: ignore[import-untyped]
-
-    figure = go.Figure()
-    for point in sorted(curve.points, key=lambda point: (FAMILIES.index(point.family), point.megabytes)):
-        figure.add_scatter(
-            x=[point.megabytes],
-            y=[point.score],
-            mode="markers",
-            name=point.name,
-            legendgroup=point.family.name,
-            legendgrouptitle={"text": point.family.name},
-            hovertemplate=f"<b>{point.name}</b><br>%{{x:.2f}} MB, %{{y:.2f}}<br>{point.details}<extra></extra>",
-            marker={"color": point.family.colour, "symbol": point.family.symbol, "size": 13},
-        )
-    figure.add_hline(y=curve.points[0].score, line={"color": FAMILIES[0].colour, "dash": "dash", "width": 1})
-    figure.update_layout(title={"text": html.escape(run)}, template="plotly_white", hovermode="closest")
-    figure.update_xaxes(title={"text": "weights on disk, MB"}, type="log", tickvals=_ticks())
-    scale: dict[str, Any] = {"type": "log", "tickvals": _ticks()} if curve.is_log else {"type": "linear"}
-    figure.update_yaxes(title={"text": curve.metric}, **scale)
-    figure.write_html(path, include_plotlyjs=True, full_html=True)
