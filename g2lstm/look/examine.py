@@ -14,7 +14,7 @@ from g2lstm.look.counts import BINS, record_reading, record_split
 from g2lstm.look.pictures.histograms import draw_histograms, draw_layers, draw_sigmoid
 from g2lstm.look.pictures.sentence import draw_units, draw_words
 from g2lstm.look.pictures.style import save
-from g2lstm.look.pictures.training import draw_history, draw_saturation, gate_history, has_saturation
+from g2lstm.look.pictures.training import draw_history, gate_history
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.records import Count, Record
 from g2lstm.tasks.reading import GATES, Reading
@@ -233,9 +233,6 @@ def write_gallery(folder: Path, runs: Mapping[str, Findings]) -> list[Path]:
     files += save(draw_histograms(layers, modes), folder / "histograms")
     files += save(draw_layers(layers, modes), folder / "layers")
     files += save(draw_sigmoid(layers, modes), folder / "sigmoid")
-    metrics = {name: each.metrics for name, each in runs.items() if has_saturation(each.metrics)}
-    if metrics:
-        files += save(draw_saturation(metrics), folder / "training")
     histories = {name: history for name, each in runs.items() if (history := gate_history(each.metrics)) is not None}
     if histories:
         files += save(draw_history(histories), folder / "history")

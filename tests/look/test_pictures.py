@@ -11,7 +11,7 @@ from g2lstm.look.examine import examine, write_gallery
 from g2lstm.look.pictures.histograms import draw_histograms, draw_layers, draw_sigmoid
 from g2lstm.look.pictures.sentence import MAX_WORDS, draw_units, draw_words
 from g2lstm.look.pictures.style import HEAT, THEME, css_variables, heat_colours, save, svg_element
-from g2lstm.look.pictures.training import draw_learning, draw_saturation, has_saturation
+from g2lstm.look.pictures.training import draw_learning
 from g2lstm.tasks.reading import LayerReading, Reading
 
 TEXT = "the cat costs $ 5 , a$^$b , \x1b 猫 <b>"
@@ -167,20 +167,6 @@ def test_a_picture_in_a_page_keeps_its_text_and_follows_the_theme(language):
     assert {
         used.lstrip("#") for used in re.findall(r'href="([^"]*)"|url\(#([^)]*)\)', one) for used in used if used
     } <= ids[0]
-
-
-def test_saturation_while_training():
-    def line(tokens, **shares):
-        return {"kind": "valid", "tokens": tokens, **{f"saturation/layers.0/{gate}": x for gate, x in shares.items()}}
-
-    lines = [{"kind": "train", "tokens": 10}, line(2e6, input=0.25, forget=0.5), line(4e6, input=0.5, forget=0.75)]
-    lines += [line(5e6, forget=float("inf")), line(float("nan"), forget=0.5)]  # training never wrote that
-    figure = draw_saturation({"one": lines})
-    assert figure.axes[1].lines[0].get_xydata().tolist() == [[2, 50], [4, 75]]
-    assert figure.axes[0].lines[0].get_label() == "layer 1"
-    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()  # one scale
-    assert has_saturation(lines)
-    assert not has_saturation(lines[:1])
 
 
 def overlapping(figure):

@@ -6,16 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from g2lstm.look.pictures.style import (
-    GATE_NAMES,
-    SEAMLESS,
-    colour_bar,
-    heat_colours,
-    ink_on,
-    new_figure,
-    short,
-    styled,
-)
+from g2lstm.look.pictures.style import GATE_NAMES, colour_bar, draw_cells, heat_colours, new_figure, short, styled
 from g2lstm.tasks.reading import LayerReading, Reading
 
 if TYPE_CHECKING:
@@ -25,6 +16,7 @@ if TYPE_CHECKING:
 MAX_WORDS = 120  # drawn of a text
 _WORDS_IN_LINE = 17
 _WORD, _ROW = 0.56, 0.34  # inches for a word and for a row of cells
+_DARK = 44 / 65  # from here on, white reads better than black; the colour scale has 65 steps
 _LABELS = 30  # over the units of a longer text, not every word is written
 
 
@@ -81,11 +73,9 @@ def _line(name: str, reading: Reading, side: str, gates: Sequence[str], part: sl
 
 def _draw_line(axes: "Axes", line: _Line, width: int) -> None:
     rows, columns = line.values.shape
-    edges = np.arange(columns + 1) - 0.5, np.arange(rows + 1) - 0.5
-    cells = axes.pcolormesh(*edges, line.values, cmap=heat_colours(), vmin=0, vmax=1, **SEAMLESS)
-    colours = cells.to_rgba(line.values)
+    draw_cells(axes, np.arange(columns + 1) - 0.5, np.arange(rows + 1) - 0.5, line.values)
     for (row, column), value in np.ndenumerate(line.values):
-        ink = ink_on(colours[row, column, :3].tolist())
+        ink = "#000000" if value < _DARK else "#ffffff"
         number = f"{value:.2f}".removeprefix("0")
         axes.text(column, row, number, ha="center", va="center", color=ink, fontsize=9.5, in_layout=False)
     axes.set(xlim=(-0.5, width - 0.5), ylim=(rows - 0.5, -0.5))
