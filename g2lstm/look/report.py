@@ -142,7 +142,7 @@ def _scores(runs: Runs) -> str:
             if score.recipe not in (None, run.recipe_hash):
                 others += 1
                 continue
-            options = {key: getattr(score, key) for key in ("cache", "dynamic", "beam", "trained_on")}
+            options = {key: getattr(score, key, None) for key in ("cache", "dynamic", "beam", "trained_on")}
             how = ", ".join(f"{key} {option}" for key, option in options.items() if option is not None)
             value = f"{metric.title} {getattr(score, metric.name):.2f}"
             cells = [name, value, score.split, f"{score.eval_gate} gates", how]

@@ -5,7 +5,7 @@ import torch
 
 from g2lstm import G2Error, record_gates
 from g2lstm.look import GateHistogram, record_split
-from g2lstm.look.examine import score_by_gate
+from g2lstm.look.examine import examine, score_by_gate
 from g2lstm.tasks.lm.evaluate import perplexity
 
 
@@ -109,6 +109,12 @@ def test_progress_and_mistakes(language, translation):
             record_split(trained, "nothing")
         with pytest.raises(G2Error, match="samples must be at least 1, got 0"):
             record_split(trained, samples=0)
+
+
+def test_without_a_split_there_is_only_a_text(language):
+    for options in ({}, {"text": "the cat", "hard_score": True}):
+        with pytest.raises(G2Error, match="without a split, only a text can be read"):
+            examine(language, "run", split=None, **options)
 
 
 def test_scores_of_hard_and_soft_gates(language, translation, monkeypatch):
