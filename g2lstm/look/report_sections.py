@@ -9,11 +9,10 @@ from pydantic import model_validator
 
 from g2lstm.look.examine import GatesFile
 from g2lstm.look.pictures.histograms import draw_layers
-from g2lstm.look.pictures.sizes import curve_of, draw_sizes
 from g2lstm.look.pictures.style import svg_element
 from g2lstm.look.pictures.training import draw_history, draw_learning, draw_saturation, gate_history, has_saturation
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.records import CompressionReport, Record, SweepFile
+from g2lstm.runs.records import CompressionReport, Record
 from g2lstm.tasks.recipes import task_of
 
 if TYPE_CHECKING:
@@ -140,14 +139,11 @@ def _over_time(metrics: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 
 def compression(runs: Runs) -> str:
-    """What compressing gained and cost: of compressed runs, and of runs of which every preset was measured."""
+    """What compressing gained and cost: of compressed runs, and of runs that a study measured."""
     parts = []
     for name, run in runs.items():
         if (report := run.compression_report()) is not None:
             parts.append(_compressed(name, report))
-        file = run.path / "sweep" / "sweep.json"
-        if file.is_file():
-            parts.append(_sweep(name, SweepFile.read(file, _REMEDY)))
     parts.append(_after_compression(runs))
     body = "".join(parts)
     return f"<h2>Compression</h2>{body}" if body else ""
@@ -167,21 +163,6 @@ def _compressed(name: str, report: CompressionReport) -> str:
         rows.append([f"{speed.unit}, {speed.how}", f"{speed.before:,.1f}", f"{speed.after:,.1f}", faster])
     title = f"<h3>{escape(name)}</h3><p class='quiet'><code>{escape(report.spec)}</code></p>"
     return title + table(["", "before", "after", "smaller or faster"], rows, numbers=(1, 2, 3))
-
-
-def _sweep(name: str, sweep: SweepFile) -> str:
-    if sweep.before is None:  # it was stopped at once
-        return ""
-    rows = [["as trained", "", f"{sweep.before.bytes / 1e6:,.2f}", "1.0 ×", f"{sweep.score_before:.2f}"]]
-    for preset, point in sorted(sweep.points.items(), key=lambda pair: -pair[1].file.after):
-        size = point.file
-        ratio = f"{size.before / max(size.after, 1):.1f} ×"
-        rows.append([preset, point.spec, f"{size.after / 1e6:,.2f}", ratio, f"{sweep.score_of(preset):.2f}"])
-    curve = curve_of(sweep)
-    title = f"{name}, {curve.metric}"
-    drawn = picture(draw_sizes(curve, name), f"sizes and scores: {title}") if curve.points else ""
-    facts = table(["preset", "spec", "MB", "smaller", curve.metric], rows, numbers=(2, 3, 4))
-    return f"<h3>{escape(title)}</h3>{drawn}{facts}"
 
 
 def _after_compression(runs: Runs) -> str:

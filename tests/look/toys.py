@@ -82,20 +82,3 @@ def _fill(run, model):
             parameter.mul_(4)
     run.save_weights(model.state_dict(), {})
     return run.path
-
-
-def sweep_values(points, *, size, perplexity):
-    """What sweep.json holds."""
-    score = {"perplexity": perplexity, "split": "test", "eval_gate": "soft", "signature": "seed:1"}
-    return {
-        "run": "run", "task": "lm", "metric": "perplexity", "model_sha256": "0", "split": "test", "cache": False,
-        "versions": {}, "before": {"bytes": size, "score": score, "bits_per_weight": 32.0}, "points": points,
-        "left_out": {},
-    }  # fmt: skip
-
-
-def sweep_point(after, perplexity):
-    """A point of it."""
-    size = {"before": 9_000_000, "after": after}
-    score = {"metric": "perplexity", "split": "test", "before": 85.0, "after": perplexity}
-    return {"spec": "gates=int8", "groups": {}, "rest": size, "file": size, "bits_per_weight": 8.0, "score": score}
