@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from g2lstm.cli.options import DataDir, EvalGate, Json
-from g2lstm.cli.output import console, print_json, say, table
 from g2lstm.cli.progress import bar
+from g2lstm.cli.shared import DataDir, EvalGate, Json, console, print_json, say, table
 from g2lstm.errors import G2Error
 
 Runs = Annotated[list[Path], typer.Argument(help="Run directories, made by `g2lstm train`; two or more are compared.")]

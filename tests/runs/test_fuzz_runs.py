@@ -139,7 +139,7 @@ def test_training_writes_through_no_link(made, tmp_path, monkeypatch, outside, n
 
 @pytest.mark.parametrize(
     ("name", "arguments"),
-    [("gates", ["gates", "--samples", "1"]), ("export", ["export"]), ("sweep", ["compress", "--sweep"])],
+    [("gates", ["gates", "--samples", "1"]), ("export", ["export"])],
 )
 def test_commands_write_through_no_link(made, tmp_path, monkeypatch, outside, name, arguments):
     monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
