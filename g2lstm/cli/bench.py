@@ -1,20 +1,17 @@
 """`g2lstm bench`: measurements against named peers."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from g2lstm.cli.options import DataDir, Json
-from g2lstm.cli.output import console, print_json, say, table
 from g2lstm.cli.progress import bar
+from g2lstm.cli.shared import DataDir, Json, console, print_json, say, table
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
-    from g2lstm.lab.bench.layer import Shape
     from g2lstm.lab.bench.measure import Report
 
-Task = Literal["lm", "mt"]
 Rounds = Annotated[
     int, typer.Option(min=1, help="Minimum number of interleaved rounds; the tables show medians over them.")
 ]
@@ -31,31 +28,26 @@ def layer(
     as_json: Json = False,
 ) -> None:
     """Measure one layer: a training step and an evaluation of each backend against torch.nn.LSTM."""
-    shapes = [_parse_shape(text) for text in shape or ()]
+    shapes = []
+    for text in shape or ():
+        sizes = [int(part) for part in text.split(",") if part.isascii() and part.isdecimal()]
+        if len(sizes) != 4 or text.count(",") != 3 or 0 in sizes:
+            raise G2Error(f"--shape takes four whole numbers above 0, such as 35,20,200,200, got {text!r}")
+        shapes.append((sizes[0], sizes[1], sizes[2], sizes[3]))
 
-    from g2lstm.lab.bench.layer import SHAPES, measure
+    from g2lstm.lab.bench.train import SHAPES, measure_layer
 
     with bar() as show:
-        report = measure(shapes or SHAPES, rounds, show)
-    print_reports(as_json, report)
+        print_reports(as_json, measure_layer(shapes or SHAPES, rounds, show))
 
 
 @app.command()
-def train(
-    task: Annotated[Task, typer.Option(help="lm for the language model, mt for the translation model.")] = "lm",
-    rounds: Rounds = 7,
-    as_json: Json = False,
-) -> None:
-    """Measure a training step of the paper's models against plain PyTorch.
-
-    lm: the 24M model of Penn Treebank against the same model on torch.nn.LSTM. mt: the model of IWSLT'14 against
-    decoders that loop over the target words.
-    """
-    from g2lstm.lab.bench.train import MEASUREMENTS
+def train(rounds: Rounds = 7, as_json: Json = False) -> None:
+    """Measure a training step of the paper's 24M model of Penn Treebank against the same model on torch.nn.LSTM."""
+    from g2lstm.lab.bench.train import measure_language
 
     with bar() as show:
-        report = MEASUREMENTS[task](rounds, show)
-    print_reports(as_json, report)
+        print_reports(as_json, measure_language(rounds, show))
 
 
 @app.command()
@@ -64,7 +56,6 @@ def infer(
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Interleaved rounds; 15 by default, 5 for translation.")
     ] = None,
-    task: Annotated[Task | None, typer.Option(help="Refuse a RUN of any other task.")] = None,
     split: Annotated[str, typer.Option(help="Which split of the run's data to read: valid, test or train.")] = "test",
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -82,7 +73,7 @@ def infer(
         if run is None:
             report = bench.measure_stacks(rounds or 15, bench.STACKS, show)
         else:
-            measure = bench.MEASUREMENTS[RunDirectory.open(run, task=task).recipe.task]
+            measure = bench.MEASUREMENTS[RunDirectory.open(run).recipe.task]
             report = measure(run, rounds, data_dir, split, show=show)
     print_reports(as_json, report, **({"kernel": find().description} if run is None else {}))
 
@@ -101,13 +92,3 @@ def print_reports(as_json: bool, *reports: "Report", **facts: object) -> None:
         console().print(table([field.heading for field in shown], rows, title=report.title, left=left))
         for note in report.notes:
             say(note)
-
-
-def _parse_shape(text: str) -> "Shape":
-    try:
-        T, B, I, H = (int(part) for part in text.split(","))
-        if min(T, B, I, H) < 1:
-            raise ValueError
-    except ValueError:
-        raise G2Error(f"--shape takes four whole numbers above 0, such as 35,20,200,200, got {text!r}") from None
-    return T, B, I, H

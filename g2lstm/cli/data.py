@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from g2lstm.cli.options import DataDir
-from g2lstm.cli.output import console, table
+from g2lstm.cli.shared import DataDir, console, table
 
 app = typer.Typer(help="List, download and locate the named data sets.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="The name of a data set; `g2lstm data list` shows them.")]

@@ -4,11 +4,9 @@ from functools import partial
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from g2lstm.cli.options import DataDir, EvalGate, Json, Run
-from g2lstm.cli.output import console, print_json, say
 from g2lstm.cli.progress import bar
+from g2lstm.cli.shared import Beam, DataDir, EvalGate, Json, LengthPenalty, Run, print_json, say
 
 
 def evaluate(
@@ -18,11 +16,11 @@ def evaluate(
     cache_window: Annotated[int | None, typer.Option(min=1, help="How many steps back the cache reaches.")] = None,
     cache_theta: Annotated[float | None, typer.Option(help="How sharply the cache prefers similar states.")] = None,
     cache_lambda: Annotated[float | None, typer.Option(help="The share of probability that the cache gets.")] = None,
-    tune: Annotated[bool, typer.Option("--tune-cache", help="Find the cache settings on the validation set.")] = False,
-    beam: Annotated[
-        int | None, typer.Option(min=1, help="The number of hypotheses to follow; 1 is greedy search.")
-    ] = None,
-    length_penalty: Annotated[float | None, typer.Option(help="Divide scores by the length to this power.")] = None,
+    tune_cache: Annotated[
+        bool, typer.Option("--tune-cache", help="Find the cache settings on the validation set.")
+    ] = False,
+    beam: Beam = None,
+    length_penalty: LengthPenalty = None,
     eval_gate: EvalGate = None,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -43,7 +41,7 @@ def evaluate(
         cache_window=cache_window,
         cache_theta=cache_theta,
         cache_lambda=cache_lambda,
-        tune_cache=tune,
+        tune_cache=tune_cache,
         beam=beam,
         length_penalty=length_penalty,
         data_dir=data_dir,
@@ -53,20 +51,21 @@ def evaluate(
     trained.run.results()  # if they can't be read, better to know before the work than after it
     with bar() as show:
         result = score(trained, how, partial(show, "scoring"))
-    if "perplexity" in result:
-        summary = f"perplexity [bold]{result['perplexity']:.2f}[/] on {split}, {result['tokens']:,} tokens"
-    else:
-        summary = f"BLEU [bold]{result['bleu']:.2f}[/], chrF {result['chrf']:.2f} on {split}, "
-        summary += f"{result['sentences']:,} sentences"
     if as_json:
         print_json(result)
-        trained.run.add_result(result)
-        return
-    console().print(f"{escape(str(run))}: {summary}", soft_wrap=True)
-    if "trained_on" in result:
-        say(f"trained on {result['trained_on']}")
-    if "bleu" in result:
-        say(f"BLEU|{result['bleu_signature']}")
-        say(f"chrF2|{result['chrf_signature']}")
-    say(result["signature"])
+    elif "perplexity" in result:
+        say(f"{run}: perplexity {result['perplexity']:.2f} on {split}, {result['tokens']:,} tokens")
+    else:
+        scores = f"BLEU {result['bleu']:.2f}, chrF {result['chrf']:.2f}"
+        say(f"{run}: {scores} on {split}, {result['sentences']:,} sentences")
+    if not as_json:
+        signatures = {
+            "trained_on": "trained on ",
+            "bleu_signature": "BLEU|",
+            "chrf_signature": "chrF2|",
+            "signature": "",
+        }
+        for name, words in signatures.items():
+            if name in result:
+                say(f"{words}{result[name]}")
     trained.run.add_result(result)

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from g2lstm.cli.options import EvalGate, Json, Run
-from g2lstm.cli.output import print_json
+from g2lstm.cli.shared import EvalGate, Json, Run, print_json
 from g2lstm.errors import G2Error, needs
 
 

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from g2lstm.cli.options import DataDir, EvalGate, Json
-from g2lstm.cli.output import console, print_json, say, table
 from g2lstm.cli.progress import bar
+from g2lstm.cli.shared import DataDir, EvalGate, Json, console, print_json, say, table
 from g2lstm.errors import G2Error
 
 Runs = Annotated[list[Path], typer.Argument(help="Run directories, made by `g2lstm train`; two or more are compared.")]
@@ -112,9 +111,6 @@ def _show(numbers: Mapping[str, Any]) -> None:
     if "scores" in numbers:
         scores = numbers["scores"]
         say(f"{scores['metric']}: {scores['soft']:.2f} with soft gates, {scores['hard']:.2f} with hard gates")
-    for each in numbers.get("boundaries", []):
-        word, comma = each["auc"]["first_word"], each["auc"]["comma"]
-        say(f"clause boundaries by {each['title']}: AUC {word:.3f} at the first word, {comma:.3f} at the comma")
     if "text" in numbers:
         _show_text(numbers["text"])
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from g2lstm.cli.options import Run
+from g2lstm.cli.shared import Run
 
 
 def generate(

@@ -2,8 +2,7 @@
 
 import platform
 
-from g2lstm.cli.options import Json
-from g2lstm.cli.output import console, print_json, table
+from g2lstm.cli.shared import Json, console, print_json, table
 from g2lstm.version import __version__
 
 

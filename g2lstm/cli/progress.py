@@ -2,25 +2,18 @@
 
 import logging
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from g2lstm.cli.output import error_console, tell
+from g2lstm.cli.shared import error_console, say, tell
 
 if TYPE_CHECKING:
-    from g2lstm.lab.study.runner import Job
+    from g2lstm.lab.study.jobs import Job
     from g2lstm.tasks.task import Validation
     from g2lstm.training.progress import TrainingProgress
 
@@ -45,21 +38,15 @@ def bar() -> Iterator[Callable[[str, int, int], None]]:
             progress.start()
         progress.update(tasks[what], completed=done, total=total)
 
-    with drawn(progress):
-        yield show
-
-
-@contextmanager
-def drawn(progress: Progress) -> Iterator[None]:
-    """Stops a bar at the end if its work has started it.
-
-    Nothing is drawn before the work's first report, so an error before that stands alone, without an empty bar above.
-    """
     try:
-        yield
+        yield show
     finally:
-        if progress.live.is_started:  # otherwise stopping would print an empty line
-            progress.stop()
+        _stop(progress)
+
+
+def _stop(progress: Progress) -> None:
+    if progress.live.is_started:  # otherwise stopping would print an empty line
+        progress.stop()
 
 
 class _PreparingBar(logging.Handler):
@@ -110,27 +97,34 @@ def scores_in_words(scores: Mapping[str, float]) -> str:
     return f"{bleu}perplexity {scores['perplexity']:.2f}"
 
 
-def training_progress(is_shown: bool = True) -> Progress:
-    """What a `TrainingBar` is drawn on."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:.0f}% {task.fields[rate]} {task.fields[perplexity]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=error_console(), speed_estimate_period=120, disable=not is_shown)
-
-
 class TrainingBar:
-    """Shows a training as a bar with speed, perplexity and time left; validations are lines, as is all in a log."""
+    """Shows a training as a bar with speed, perplexity and time left; validations are lines, as is all in a log.
 
-    def __init__(self, progress: Progress, title: str = "training") -> None:
-        self.bar = progress
-        self.task = progress.add_task(escape(title), total=1.0, rate="", perplexity="")
+    A context manager. Nothing is drawn before the first step, so an error before that stands alone.
+    """
+
+    def __init__(self, is_shown: bool = True) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:.0f}% {task.fields[state]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        self.bar = Progress(*columns, console=error_console(), speed_estimate_period=120, disable=not is_shown)
+        self.task = self.bar.add_task("training", total=1.0, state="")
+        self.title = ""  # stands before the epoch
         self._smooth: float | None = None
         self._next_line = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _stop(self.bar)
 
     def on_step(self, progress: "TrainingProgress", share: float, values: dict[str, float]) -> None:
         """Moves the bar; the perplexity shown is that of a running mean of the loss."""
@@ -138,14 +132,13 @@ class TrainingBar:
         loss = values["loss"]
         self._smooth = loss if self._smooth is None else 0.98 * self._smooth + 0.02 * loss
         seconds = progress.seconds - progress.validating_seconds
-        rate = f"{progress.tokens / max(seconds, 1e-9):,.0f} tokens/s"
         perplexity = f"perplexity {math.exp(min(self._smooth, 99)):,.1f}"  # another digit would say no more
-        epoch = f"epoch {progress.epoch + 1}"
-        self.bar.update(self.task, completed=share, description=epoch, rate=rate, perplexity=perplexity)
+        state = f"{perplexity}, {progress.tokens / max(seconds, 1e-9):,.0f} tokens/s"
+        epoch = f"{self.title}epoch {progress.epoch + 1}"
+        self.bar.update(self.task, completed=share, description=escape(epoch), state=state)
         if not self.bar.console.is_terminal and progress.seconds >= self._next_line:
             self._next_line = progress.seconds + _SECONDS_BETWEEN_LINES
-            left = seconds * (1 / share - 1) / 60
-            self.on_message(f"{epoch}, {share:.0%}: {perplexity}, {rate}, {left:.0f} minutes left")
+            self.on_message(f"{epoch}, {share:.0%}: {state}, {seconds * (1 / share - 1) / 60:.0f} minutes left")
 
     def on_validation(self, progress: "TrainingProgress", validation: "Validation", is_best: bool) -> None:
         """Prints the scores, and how binary the gates are."""
@@ -157,94 +150,38 @@ class TrainingBar:
 
     def on_message(self, message: str) -> None:
         """Prints it as it is."""
-        self.bar.console.print(message, highlight=False, markup=False, soft_wrap=True)
+        say(message, self.bar.console)
 
 
-def study_progress() -> Progress:
-    """What a `StudyBar` is drawn on."""
-    form = "{task.percentage:.0f}% {task.fields[rate]} {task.fields[perplexity]}"
-    return Progress(TextColumn("{task.description}"), BarColumn(), TextColumn(form), console=error_console())
+class StudyBar(TrainingBar):
+    """Shows a study: the run and its training or measurement as a bar, and an estimate for all that is left."""
 
+    def __init__(self, jobs: "list[Job]") -> None:
+        super().__init__()
+        self.jobs = jobs
 
-class StudyBar:
-    """Shows a study as two bars: the whole of it, by estimated time, and the training or measurement under way."""
-
-    def __init__(self, progress: Progress, jobs: "list[Job]") -> None:
-        self.bar, self.jobs = progress, jobs
-        self.seconds = {number: sum(job.stages.values()) for number, job in enumerate(jobs)}
-        self.whole = progress.add_task("all", total=max(sum(self.seconds.values()), 1.0), rate="", perplexity="")
-        self.training: TrainingBar | None = None
-        self._began = time.monotonic()
-        self._done = 0.0  # estimated seconds of the stages that are done
-        self._stage = 0.0  # estimated seconds of the stage under way
-        self._share: float | None = None  # of that stage; a resumed training does not begin at 0
-        self._worked = 0.0  # estimated seconds of what this process has done
-
-    def on_stage(self, number: int, job: "Job", stage: str) -> None:
+    def on_stage(self, job: "Job", stage: str) -> None:
         """Names the run and the stage, and estimates how long the rest will take."""
+        number, stages = self.jobs.index(job), list(job.stages)
+        here = sum(job.stages[each] for each in stages[stages.index(stage) :])
+        left = here + sum(sum(later.stages.values()) for later in self.jobs[number + 1 :])
+        self.title = f"run {number + 1} of {len(self.jobs)}, {job.run.name}, "
+        text = f"run {number + 1} of {len(self.jobs)}, {job.run.name}: {stage}"
         self.bar.start()
-        self._close_stage()
-        self._stage = job.stages[stage]
-        text = f"run {number + 1} of {len(self.jobs)}, {job.run.name}"
-        self.bar.update(self.whole, description=escape(text), rate=f"{self._left()} left in all")
-        self.training = TrainingBar(self.bar, stage)
-        if not self.bar.console.is_terminal:
-            self.on_message(f"{text}: {stage}; {self._left()} left in all")
+        self.bar.reset(self.task, description=escape(f"{self.title}{stage}"), state="")
+        self._smooth, self._next_line = None, 0.0
+        self.on_message(f"{text}; about {duration(left)} left in all" if left else text)
 
     def on_share(self, share: float) -> None:
-        """Moves both bars."""
-        before = share if self._share is None else self._share
-        share = max(share, before)  # tuning a cache starts from 0 for each setting
-        self._worked += (share - before) * self._stage
-        self._share = share
-        self._move_whole(self._done + share * self._stage)
-        if self.training is not None:
-            self.bar.update(self.training.task, completed=share)
-
-    def on_job_end(self, number: int, job: "Job") -> None:
-        """Moves the whole past everything that was estimated for the job."""
-        self._close_stage()
-        self._done = sum(self.seconds[before] for before in range(number + 1))
-        self._move_whole(self._done)
-
-    def on_step(self, progress: "TrainingProgress", share: float, values: dict[str, float]) -> None:
-        """Moves both bars."""
-        assert self.training is not None
-        self.training.on_step(progress, share, values)
-        self.on_share(share)
-
-    def on_validation(self, progress: "TrainingProgress", validation: "Validation", is_best: bool) -> None:
-        """Prints the scores, as `g2lstm train` does."""
-        assert self.training is not None
-        self.training.on_validation(progress, validation, is_best)
-
-    def on_message(self, message: str) -> None:
-        """Prints it as it is."""
-        self.bar.console.print(message, highlight=False, markup=False, soft_wrap=True)
-
-    def _move_whole(self, done: float) -> None:
-        self.bar.update(self.whole, completed=done, rate=f"{self._left()} left in all")
-
-    def _close_stage(self) -> None:
-        if self.training is not None:
-            self.bar.remove_task(self.training.task)
-            self.training = None
-        self._done += self._stage
-        self._stage, self._share = 0.0, None
-
-    def _left(self) -> str:
-        """The estimate for what is left, corrected by how long the work has really taken so far."""
-        done = self._done + (self._share or 0.0) * self._stage
-        passed = time.monotonic() - self._began
-        factor = passed / self._worked if passed > 60 and self._worked > 0 else 1.0
-        return duration(factor * (sum(self.seconds.values()) - done))
+        """Moves the bar of a measurement."""
+        self.bar.update(self.task, completed=share)
 
 
 def duration(seconds: float) -> str:
     """A duration in its two largest units: "2 h 10 min"."""
     minutes = round(seconds / 60)
     if minutes < 1:
-        return f"{max(round(seconds), 0)} s"
+        return f"{round(seconds)} s"
     if minutes < 60:
         return f"{minutes} min"
     hours, minutes = divmod(minutes, 60)

@@ -5,12 +5,11 @@ from typing import Annotated
 
 import typer
 
-from g2lstm.cli.options import DataDir
-from g2lstm.cli.output import say, tell
+from g2lstm.cli.shared import DataDir, Runs, say, tell
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories, compressed or not.", metavar="RUN...")],
+    runs: Runs,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
     text: Annotated[
         list[str] | None, typer.Option(help="A sentence whose gates to show; repeatable.", metavar="TEXT")

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from g2lstm.cli.options import DataDir, Set
-from g2lstm.cli.output import console, say, tell
-from g2lstm.cli.progress import TrainingBar, drawn, scores_in_words, training_progress
+from g2lstm.cli.progress import TrainingBar, scores_in_words
+from g2lstm.cli.shared import DataDir, Set, console, say, tell
 
 
 def train(
@@ -42,12 +41,10 @@ def train(
         path = Path(recipe)
         folder = path.parent if path.name == "recipe.toml" and path.is_file() else Path("runs") / path.stem
     is_main = os.environ.get("RANK", "0") == "0"  # among the processes that torchrun or accelerate started
-    bar = training_progress(is_shown=is_main)
     try:
-        with drawn(bar):
-            observer = TrainingBar(bar)
+        with TrainingBar(is_shown=is_main) as observer:
             progress = train_recipe(chosen, folder, observer, resume=resume, data_dir=data_dir)
-            bar.update(observer.task, completed=1.0)  # patience may end training before its budget does
+            observer.bar.update(observer.task, completed=1.0)  # patience may end training before its budget does
     except Interrupted as interrupted:
         if is_main:
             again = ["g2lstm", "train", str(folder / "recipe.toml"), "--out", str(folder), "--resume"]

@@ -4,12 +4,12 @@ import json
 import os
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from g2lstm.cli.options import EvalGate, Run
 from g2lstm.cli.progress import bar
+from g2lstm.cli.shared import Beam, EvalGate, LengthPenalty, Run
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 def translate(
     run: Run,
-    beam: Annotated[
-        int | None, typer.Option(min=1, help="The number of hypotheses to follow; 1 is greedy search.")
-    ] = None,
-    length_penalty: Annotated[float | None, typer.Option(help="Divide scores by the length to this power.")] = None,
+    beam: Beam = None,
+    length_penalty: LengthPenalty = None,
     max_length: Annotated[int | None, typer.Option(min=1, help="The most target tokens per line.")] = None,
     max_source: Annotated[int, typer.Option(min=1, help="Refuse a line with more source tokens than this.")] = 1000,
     n_best: Annotated[int, typer.Option(min=1, help="The number of translations per line.")] = 1,
@@ -64,11 +62,14 @@ def translate(
         for number, each in enumerate(found, start=1):
             for rank, translation in enumerate(each, start=1):
                 if as_json:
-                    print(json.dumps(_as_object(number, rank, translation), ensure_ascii=False))
+                    print(json.dumps({"line": number, "rank": rank, **_as_object(translation)}, ensure_ascii=False))
                     continue
                 print(translation.text if n_best == 1 else f"{number}\t{translation.score:.4f}\t{translation.text}")
-                if attention:
-                    print("\n".join(_alignment(translation)))
+                if attention and translation.attention is not None:
+                    width = max(map(len, translation.target))
+                    for token, weights in zip(translation.target, translation.attention, strict=True):
+                        share, place = weights.max(dim=-1)
+                        print(f"  {token:<{width}}  {translation.source[int(place)]} ({share:.2f})")
         sys.stdout.flush()
     except BrokenPipeError:  # a reader such as `head` has had enough; Python must not write again when it exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -88,26 +89,9 @@ def _standard_input() -> list[str]:
     return lines
 
 
-def _alignment(translation: "Translation") -> list[str]:
-    """For each target token, the source token that it attended to most, and how much."""
-    if translation.attention is None:
-        return []
-    width = max(len(token) for token in translation.target)
-    rows = []
-    for token, weights in zip(translation.target, translation.attention, strict=True):
-        share, place = weights.max(dim=-1)
-        rows.append(f"  {token:<{width}}  {translation.source[int(place)]} ({share:.2f})")
-    return rows
-
-
-def _as_object(number: int, rank: int, translation: "Translation") -> dict[str, object]:
-    result: dict[str, object] = {
-        "line": number,
-        "rank": rank,
-        "text": translation.text,
-        "score": translation.score,
-        "log_probability": translation.log_probability,
-    }
+def _as_object(translation: "Translation") -> dict[str, Any]:
+    names = ("text", "score", "log_probability")
+    result = {name: getattr(translation, name) for name in names}
     if translation.attention is not None:
         weights = [[round(weight, 4) for weight in row] for row in translation.attention.tolist()]
         result |= {"source": translation.source, "target": translation.target, "attention": weights}

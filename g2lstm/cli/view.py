@@ -2,18 +2,16 @@
 
 import socket
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from g2lstm.cli.options import DataDir
-from g2lstm.cli.output import say, tell
+from g2lstm.cli.shared import DataDir, Runs, say, tell
 from g2lstm.errors import G2Error, needs
 
 
 def view(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories, compressed or not.", metavar="RUN...")],
+    runs: Runs,
     host: Annotated[
         str,
         typer.Option(

@@ -1,7 +1,10 @@
-"""Counts of gate values: `GateHistogram` for one gate, `GateStatistics` for a whole model; in constant memory."""
+"""Counts of gate values in constant memory: of one gate, of any model that runs, of a trained one and its own data."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,7 +12,9 @@ from torch import Tensor, nn
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.gate import Gates
-from g2lstm.tasks.reading import GATES, Place, places
+from g2lstm.nn.record import record_gates
+from g2lstm.tasks.reading import GATES, Place, Reading, in_mode, places
+from g2lstm.tasks.trained import Progress, Trained
 
 BINS = 100
 LOW, HIGH = 0.1, 0.9  # a gate beyond these is called saturated; both are edges of bins
@@ -31,6 +36,7 @@ class GateHistogram:
     """
 
     def __init__(self, units: int, is_memory: bool = False) -> None:
+        self.units = units
         self.is_memory = is_memory
         self.counts = torch.zeros(BINS, dtype=torch.int64)
         self.steps = 0
@@ -64,11 +70,6 @@ class GateHistogram:
         self._open_sum += torch.dot(is_open.flatten(), rows.flatten()).item()
         if self.is_memory:
             self._halvings -= rows.log2().clamp_(*_LOG_ENDS).sum(0)
-
-    @property
-    def units(self) -> int:
-        """The hidden size."""
-        return len(self._sums)
 
     @property
     def values(self) -> int:
@@ -116,13 +117,26 @@ class GateHistogram:
             raise G2Error("only the histogram of a forget gate has half-lives; create it with is_memory=True")
         return (self.steps / self._halvings).quantile(torch.tensor(quantiles, dtype=torch.float64)).tolist()
 
+    def numbers(self) -> dict[str, Any]:
+        """All of this as plain data."""
+        found: dict[str, Any] = {
+            "mean": self.mean,
+            "below_0.1": self.below,
+            "above_0.9": self.above,
+            "entropy_bits": self.entropy,
+            "distance_to_nearer_end": self.distance,
+        }
+        if self.is_memory:
+            found["half_life_steps"] = dict(zip(("p10", "median", "p90"), self.half_lives(), strict=True))
+        return {**found, "values": self.values, "counts": self.counts.tolist()}
+
     def _counted(self) -> int:
         if not self.steps:
             raise G2Error("no gates were counted; run the model on at least one token, and check its gates aren't NaN")
         return self.values
 
 
-class GateStatistics(Mapping[Place, dict[str, GateHistogram]]):
+class GateStatistics(dict[Place, dict[str, GateHistogram]]):
     """Histograms of the "input", "forget" and "output" gates for each layer and direction of a model.
 
     Args:
@@ -131,61 +145,32 @@ class GateStatistics(Mapping[Place, dict[str, GateHistogram]]):
     """
 
     def __init__(self, model: nn.Module, names: Iterable[str]) -> None:
-        modules = dict(model.named_modules())
+        modules: dict[str, Any] = dict(model.named_modules())
         self._places = {name: places(name, modules[name]) for name in names}
-        self._histograms: dict[Place, dict[str, GateHistogram]] = {}
-        for name, each in self._places.items():
-            units = modules[name].hidden_size
-            assert isinstance(units, int)
-            self._histograms |= {
-                place: {gate: GateHistogram(units, is_memory=gate == "forget") for gate in GATES} for place in each
-            }
-        self._modes: set[bool] = set()
-
-    def __getitem__(self, place: Place) -> dict[str, GateHistogram]:
-        return self._histograms[place]
-
-    def __iter__(self) -> Iterator[Place]:
-        return iter(self._histograms)
-
-    def __len__(self) -> int:
-        return len(self._histograms)
-
-    @property
-    def mode(self) -> str:
-        """The mode the gates were in: "evaluation", "training" or, if it changed, "evaluation and training"."""
-        return " and ".join(word for word, is_it in (("evaluation", False), ("training", True)) if is_it in self._modes)
-
-    def add(self, name: str, gates: Gates, is_token: Tensor | None = None) -> None:
-        """Count the gates of one call of one module.
-
-        Args:
-            name: the module's name.
-            gates: what the call returned.
-            is_token: (T, B), false at padding, which is left out; not needed for packed sequences.
-        """
-        self._modes.add(gates.training)
-        kept = None if is_token is None or is_token.all() else is_token.flatten().nonzero().squeeze(1)
-        for index, place in enumerate(self._places[name]):
-            for gate, histogram in self._histograms[place].items():
-                values = getattr(gates, gate)[index]
-                histogram.add(values if kept is None else values.flatten(0, 1).index_select(0, kept.to(values.device)))
+        super().__init__(
+            (place, {gate: GateHistogram(modules[name].hidden_size, is_memory=gate == "forget") for gate in GATES})
+            for name, own in self._places.items()
+            for place in own
+        )
 
     def drain(self, record: Mapping[str, list[Gates]], is_token: Mapping[str, Tensor] | None = None) -> None:
         """Count all calls of a record and empty it.
 
         Args:
             record: the calls of each module.
-            is_token: see `add`; for modules that read padding.
+            is_token: for modules that read padding, (T, B): false there. Packed sequences don't need it.
         """
         for name, calls in record.items():
+            mask = (is_token or {}).get(name)
+            kept = None if mask is None or mask.all() else mask.flatten().nonzero().squeeze(1)
             for gates in calls:
-                self.add(name, gates, (is_token or {}).get(name))
+                for index, place in enumerate(self._places[name]):
+                    for gate, histogram in self[place].items():
+                        values = getattr(gates, gate)[index]
+                        if kept is not None:
+                            values = values.flatten(0, 1).index_select(0, kept.to(values.device))
+                        histogram.add(values)
             calls.clear()
-
-    def counts(self, gate: str) -> Tensor:
-        """The counts of a gate in all layers together, (100,) int64; see `GateHistogram.counts`."""
-        return torch.stack([histograms[gate].counts for histograms in self.values()]).sum(0)
 
     def summary(self) -> list[dict[str, Any]]:
         """The numbers as plain data, one entry per layer and direction."""
@@ -194,21 +179,90 @@ class GateStatistics(Mapping[Place, dict[str, GateHistogram]]):
                 "name": place.name,
                 "direction": place.direction,
                 "title": place.title,
-                "gates": {gate: _numbers(gate, histogram) for gate, histogram in histograms.items()},
+                "gates": {gate: histogram.numbers() for gate, histogram in histograms.items()},
             }
             for place, histograms in self.items()
         ]
 
 
-def _numbers(gate: str, histogram: GateHistogram) -> dict[str, Any]:
-    numbers: dict[str, Any] = {
-        "mean": histogram.mean,
-        "below_0.1": histogram.below,
-        "above_0.9": histogram.above,
-        "entropy_bits": histogram.entropy,
-        "distance_to_nearer_end": histogram.distance,
-    }
-    if gate == "forget":
-        low, median, high = histogram.half_lives()
-        numbers["half_life_steps"] = {"p10": low, "median": median, "p90": high}
-    return {**numbers, "values": histogram.values, "counts": histogram.counts.tolist()}
+@contextmanager
+def watch(model: nn.Module) -> Iterator[GateStatistics]:
+    """Count the gates of every `G2LSTM` and `torch.nn.LSTM` inside `model` while the block runs, without keeping them.
+
+    The model stays in its mode: call `model.eval()` first, unless you want to see the noise of training. Pack
+    sequences of different lengths, or their padding is counted too.
+
+    Examples:
+        >>> with g2lstm.look.watch(model.eval()) as statistics:
+        ...     for x in data:
+        ...         model(x)
+        >>> for layer in statistics.summary():
+        ...     print(layer["name"], layer["gates"]["forget"]["mean"])
+    """
+    with record_gates(model) as record, ExitStack() as stack:
+        statistics = GateStatistics(model, record)
+        stack.callback(statistics.drain, record)  # calls of `forward` itself run no hook
+        for name, module in model.named_modules():
+            if name in record:
+                hook = module.register_forward_hook(lambda *_: statistics.drain(record))
+                stack.callback(hook.remove)
+        yield statistics
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Gates that were counted."""
+
+    statistics: GateStatistics
+    mode: str  # evaluation or training, in words
+    data: dict[str, Any]  # which text, and how much of it
+
+
+def record_split(
+    trained: Trained,
+    split: str = "valid",
+    *,
+    samples: int = 10_000,
+    eval_gate: str | None = None,
+    training: bool = False,
+    seed: int = 0,
+    data_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> Recording:
+    """Count the gates of a trained model on a split of its own data, in constant memory.
+
+    A language model reads windows of text as in validation: columns side by side, with the state carried over, from
+    the start of each column. A translation model reads random pairs, no longer than those of training, and its decoder
+    reads the given target.
+
+    Args:
+        trained: the model and its tokenizers.
+        split: "train", "valid" or "test".
+        samples: the most windows or pairs to read.
+        eval_gate: "soft", "tempered" or "hard"; None for the model's own.
+        training: count as in training, with noise.
+        seed: seeds noise, dropout and the choice of pairs.
+        data_dir: where the named data sets are.
+        progress: called with the samples done and the total.
+    """
+    if samples < 1:
+        raise G2Error(f"samples must be at least 1, got {samples}")
+    model = trained.model
+    with in_mode(model, eval_gate=eval_gate, training=training, seed=seed) as mode, record_gates(model) as record:
+        statistics = GateStatistics(model, record)
+        passes = trained.passes(split, data_dir)
+        for done, total, is_token in passes.read(samples, seed):
+            statistics.drain(record, is_token)
+            if progress is not None:
+                progress(done, total)
+    tokens = {place.side: histograms["input"].steps for place, histograms in statistics.items()}
+    return Recording(statistics, mode, {"split": split, passes.unit: done, "tokens": tokens, "sha256": passes.sha256})
+
+
+def record_reading(trained: Trained, reading: Reading) -> Recording:
+    """Count the gates of a text that was read."""
+    statistics = GateStatistics(trained.model, dict.fromkeys(layer.name for layer in reading.layers))
+    for layer in reading.layers:
+        for gate, histogram in statistics[Place(layer.name, layer.direction, layer.title)].items():
+            histogram.add(torch.from_numpy(getattr(layer, gate)))
+    return Recording(statistics, reading.mode, {"tokens": {side: len(each) for side, each in reading.tokens.items()}})

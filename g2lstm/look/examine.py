@@ -10,13 +10,11 @@ from pydantic import ConfigDict, Field
 
 from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically
-from g2lstm.look.boundaries import boundary_auc
-from g2lstm.look.counts import BINS
+from g2lstm.look.counts import BINS, record_reading, record_split
 from g2lstm.look.pictures.histograms import draw_histograms, draw_layers, draw_sigmoid
 from g2lstm.look.pictures.sentence import draw_units, draw_words
 from g2lstm.look.pictures.style import save
-from g2lstm.look.pictures.training import draw_history, draw_saturation, gate_history, has_saturation
-from g2lstm.look.record import record_reading, record_split
+from g2lstm.look.pictures.training import draw_history, gate_history
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.records import Count, Record
 from g2lstm.tasks.reading import GATES, Reading
@@ -86,17 +84,11 @@ def count_some(trained: Trained, data_dir: Path | None = None) -> GatesFile | No
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found about one run.
+    """What was found about one run."""
 
-    Attributes:
-        numbers: everything that goes into gates.json, as plain data.
-        metrics: the lines of its metrics.jsonl.
-        reading: how the model read the text, if one was given.
-    """
-
-    numbers: dict[str, Any]
-    metrics: list[dict[str, Any]]
-    reading: Reading | None = None
+    numbers: dict[str, Any]  # everything that goes into gates.json
+    metrics: list[dict[str, Any]]  # the lines of its metrics.jsonl
+    reading: Reading | None = None  # how the model read the text, if one was given
 
 
 def examine(
@@ -137,9 +129,7 @@ def examine(
     elif reading is not None and not hard_score:
         recording = record_reading(trained, reading)
     else:
-        raise G2Error(
-            "without a split there is nothing to score, and only a text to read; give a text, and no hard_score"
-        )
+        raise G2Error("without a split, only a text can be read and nothing scored; give a text, and no hard_score")
     numbers: dict[str, Any] = {
         "run": name,
         "task": trained.recipe.task,
@@ -151,8 +141,6 @@ def examine(
     }
     if split is not None and hard_score:
         numbers["scores"] = score_by_gate(trained, split, samples=samples, data_dir=data_dir, progress=progress)
-    if split is not None and trained.clauses(split):
-        numbers["boundaries"] = boundary_auc(trained, split, samples=samples, **mode)
     if reading is not None:
         numbers["text"] = _sentence(reading)
     return Findings(numbers, trained.run.metrics(), reading)
@@ -160,23 +148,18 @@ def examine(
 
 def _sentence(reading: Reading) -> dict[str, Any]:
     """A reading as plain data; the gates are averaged over units."""
-    numbers: dict[str, Any] = {"tokens": reading.tokens, "unknown": reading.unknown}
-    numbers["layers"] = [
-        {
-            "name": layer.name,
-            "direction": layer.direction,
-            "title": layer.title,
-            "side": layer.side,
-            "means": {gate: getattr(layer, gate).mean(1).tolist() for gate in GATES},
-        }
+    layers = [
+        {key: getattr(layer, key) for key in ("name", "direction", "title", "side")}
+        | {"means": {gate: getattr(layer, gate).mean(1).tolist() for gate in GATES}}
         for layer in reading.layers
     ]
+    numbers: dict[str, Any] = {"tokens": reading.tokens, "unknown": reading.unknown, "layers": layers}
     if "text" in reading.tokens:
-        return {**numbers, "next_words": reading.next_words}
-    if reading.attention is None:  # the translation was given
-        return numbers
-    translated = {"translation": reading.translation, "produced": reading.produced}
-    return {**numbers, **translated, "attention": reading.attention.tolist()}
+        numbers["next_words"] = reading.next_words
+    elif reading.attention is not None:  # otherwise the translation was given
+        numbers |= {"translation": reading.translation, "produced": reading.produced}
+        numbers["attention"] = reading.attention.tolist()
+    return numbers
 
 
 def score_by_gate(
@@ -187,30 +170,18 @@ def score_by_gate(
     data_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Score a split with soft and with hard gates: {"metric": ..., "soft": ..., "hard": ..., "split": ..., ...}.
-
-    Args:
-        trained: the model and its tokenizers.
-        split: "train", "valid" or "test".
-        samples: the most windows of text or sentences to score, from the start.
-        data_dir: where the named data sets are.
-        progress: called during each of the two scorings with what is done and the total.
-    """
+    """Score a split, or the first samples of it, with soft and with hard gates: {"metric": ..., "soft": ..., ...}."""
     values = {
         gate: trained.score_split(Scoring(split, gate, samples=samples, data_dir=data_dir), progress).values
         for gate in ("soft", "hard")
     }
-    metric, found = trained.metric.name, values["soft"]
-    counted: dict[str, Any] = {unit: found[unit] for unit in ("tokens", "sentences") if unit in found}
+    metric, soft = trained.metric.name, values["soft"]
+    counted: dict[str, Any] = {unit: soft[unit] for unit in ("tokens", "sentences") if unit in soft}
     return {"metric": metric, **{gate: each[metric] for gate, each in values.items()}, "split": split, **counted}
 
 
 def named_runs(paths: Sequence[Path]) -> dict[str, RunDirectory]:
-    """Runs by the names of their directories, or by their paths where two have the same name.
-
-    Raises:
-        G2Error: one is not a run, has no trained model, or is given twice.
-    """
+    """Runs by the names of their directories, or by their paths where two have the same name."""
     resolved = [path.resolve() for path in paths]
     if twice := [path for path, place in zip(paths, resolved, strict=True) if resolved.count(place) > 1]:
         raise G2Error(f"the run {twice[0]} is given twice; give it once")
@@ -223,12 +194,7 @@ def named_runs(paths: Sequence[Path]) -> dict[str, RunDirectory]:
 
 
 def write_gallery(folder: Path, runs: Mapping[str, Findings]) -> list[Path]:
-    """Write gates.json and the pictures into a folder; the files written.
-
-    Args:
-        folder: created if necessary.
-        runs: findings by run name, in the order in which to show them.
-    """
+    """Write gates.json and the pictures of some runs, in their order, into a folder; the files written."""
     layers = {name: each.numbers["layers"] for name, each in runs.items()}
     modes = " / ".join(dict.fromkeys(each.numbers["mode"] for each in runs.values()))
     files = [folder / "gates.json"]
@@ -237,15 +203,17 @@ def write_gallery(folder: Path, runs: Mapping[str, Findings]) -> list[Path]:
     files += save(draw_histograms(layers, modes), folder / "histograms")
     files += save(draw_layers(layers, modes), folder / "layers")
     files += save(draw_sigmoid(layers, modes), folder / "sigmoid")
-    metrics = {name: each.metrics for name, each in runs.items() if has_saturation(each.metrics)}
-    if metrics:
-        files += save(draw_saturation(metrics), folder / "training")
     histories = {name: history for name, each in runs.items() if (history := gate_history(each.metrics)) is not None}
     if histories:
         files += save(draw_history(histories), folder / "history")
     readings = {name: each.reading for name, each in runs.items() if each.reading is not None}
-    if readings:
-        files += _sentence_pictures(folder, readings, modes)
+    for side in dict.fromkeys(side for each in readings.values() for side in each.tokens):
+        files += save(draw_words(readings, side), folder / ("words" if side == "text" else f"words-{side}"))
+    for title, side in dict.fromkeys((layer.title, layer.side) for each in readings.values() for layer in each.layers):
+        own = {name: layer for name, reading in readings.items() for layer in reading.layers if layer.title == title}
+        words = [readings[name].tokens[side] for name in own]
+        slug = title.replace(",", "").replace(" ", "-")
+        files += save(draw_units(own, words, modes), folder / f"units-{slug}")
     return files
 
 
@@ -253,17 +221,3 @@ def as_object(runs: Mapping[str, Findings]) -> dict[str, Any]:
     """The numbers of a single run as they are, of several runs as {"runs": [...]}."""
     numbers = [each.numbers for each in runs.values()]
     return numbers[0] if len(numbers) == 1 else {"runs": numbers}
-
-
-def _sentence_pictures(folder: Path, readings: Mapping[str, Reading], mode: str) -> list[Path]:
-    files = []
-    first = next(iter(readings.values()))
-    for side in first.tokens:
-        name = "words" if side == "text" else f"words-{side}"
-        files += save(draw_words(readings, side), folder / name)
-    for title, side in dict.fromkeys((layer.title, layer.side) for each in readings.values() for layer in each.layers):
-        layers = {name: layer for name, reading in readings.items() for layer in reading.layers if layer.title == title}
-        words = [readings[name].tokens[side] for name in layers]
-        slug = title.replace(",", "").replace(" ", "-")
-        files += save(draw_units(layers, words, mode), folder / f"units-{slug}")
-    return files

@@ -1,23 +1,32 @@
 """`write_report`: what is known about some runs, side by side, in one file for any browser."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically
 from g2lstm.look.examine import GatesFile, count_some, named_runs
+from g2lstm.look.pictures.histograms import draw_layers
 from g2lstm.look.pictures.sentence import draw_words
-from g2lstm.look.pictures.style import GATE_NAMES, css_variables
-from g2lstm.look.report_sections import Runs, compression, histograms, learning, picture, scores, settings
+from g2lstm.look.pictures.style import GATE_NAMES, css_variables, svg_element
+from g2lstm.look.pictures.training import draw_history, draw_learning, gate_history
 from g2lstm.recipes.files import recipe_to_toml
+from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load
 from g2lstm.tasks.reading import Reading
+from g2lstm.tasks.recipes import task_of
 from g2lstm.version import __version__
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _MARK = '<meta name="generator" content="g2lstm">'  # in every report, so that no other file is overwritten
 _SENTENCES = 2
+
+Runs = Mapping[str, RunDirectory]
 
 
 def write_report(
@@ -44,19 +53,17 @@ def write_report(
     runs = named_runs(paths)
     say = progress or (lambda _: None)
     say("reading what was measured")
-    counts = {name: found for name, run in runs.items() if (found := GatesFile.of_run(run)) is not None}
-    compressed = compression(runs)  # first, since it may find a damaged file
-    sections = [settings(runs), scores(runs), learning(runs), compressed]
+    counts = {name: GatesFile.of_run(run) for name, run in runs.items()}
+    compressed = _compression(runs)  # first, since it may find a damaged file
+    sections = [_settings(runs), _scores(runs), _learning(runs), compressed]
     readings: dict[str, dict[str, Reading]] = {}  # by sentence and run
     for name, run in runs.items():
         say(f"reading sentences with {name}")
         trained = load(run.path)  # one at a time
-        if name not in counts and (counted := count_some(trained, data_dir)) is not None:
-            counts[name] = counted
+        counts[name] = counts[name] or count_some(trained, data_dir)
         for text in trained.examples(_SENTENCES, data_dir) if texts is None else texts:
             readings.setdefault(text, {})[name] = trained.read(text)
-    ordered = {name: counts[name] for name in runs if name in counts}
-    sections += [histograms(ordered), _sentences(readings), _recipes(runs)]
+    sections += [_histograms(counts), _sentences(readings), _recipes(runs)]
     with write_atomically(out) as file:
         file.write(_page(", ".join(runs), [section for section in sections if section]).encode())
 
@@ -81,21 +88,162 @@ def _page(title: str, sections: Sequence[str]) -> str:
     )
 
 
+def _picture(figure: "Figure", label: str) -> str:
+    """A picture in the page; its label is unique there."""
+    return f"<figure>{svg_element(figure, label)}</figure>"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[int] = ()) -> str:
+    """A table of plain texts; `numbers` says which columns are aligned right."""
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        kinds = [' class="number"' if k in numbers else "" for k in range(len(cells))]
+        return "<tr>" + "".join(f"<{tag}{k}>{escape(c)}</{tag}>" for c, k in zip(cells, kinds, strict=True)) + "</tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    return f'<div class="scroll"><table><thead>{line(head, "th")}</thead><tbody>{body}</tbody></table></div>'
+
+
+def _settings(runs: Runs) -> str:
+    """The settings of the runs side by side, without those that no run has."""
+    columns = []
+    for run in runs.values():
+        recipe, model, lines = run.recipe, run.recipe.model, run.metrics()
+        facts = {
+            "task": task_of(recipe).trained.title,
+            "data": recipe.data.name or str(recipe.data.path),
+            "method": model.method,
+            "tau": "" if model.method == "sigmoid" or model.tau is None else f"{model.tau:g}",
+            "noise rate": f"{model.noise_rate:g}" if model.method == "gumbel" else "",
+            "sampled gates": model.gates if model.method == "gumbel" else "",
+            "embedding": str(model.embedding),
+            "hidden": str(model.hidden),
+            "layers": str(model.layers),
+            "optimiser": recipe.train.optimizer.name,
+            "seed": str(recipe.train.seed),
+            "trained": "",
+            "compression": run.compression or "",
+            "weights on disk": f"{run.model_file.stat().st_size / 1e6:,.1f} MB",
+        }
+        if lines:
+            step, tokens, seconds = (lines[-1][key] for key in ("step", "tokens", "seconds"))
+            facts["trained"] = f"{step:,} updates, {tokens / 1e6:,.1f} M tokens, {seconds / 60:,.0f} minutes"
+        columns.append(facts)
+    rows = [[name, *(facts[name] for facts in columns)] for name in columns[0]]
+    return "<h2>Settings</h2>" + _table(["", *runs], [row for row in rows if any(row[1:])])
+
+
+def _scores(runs: Runs) -> str:
+    """The scores of the recipes as they are now, each with its signature."""
+    rows, others = [], 0
+    for name, run in runs.items():
+        metric = task_of(run.recipe).trained.metric
+        for score in run.results():
+            if score.recipe not in (None, run.recipe_hash):
+                others += 1
+                continue
+            options = {key: getattr(score, key, None) for key in ("cache", "dynamic", "beam", "trained_on")}
+            how = ", ".join(f"{key} {option}" for key, option in options.items() if option is not None)
+            value = f"{metric.title} {getattr(score, metric.name):.2f}"
+            cells = [name, value, score.split, f"{score.eval_gate} gates", how]
+            signatures = [text for text in (score.signature, score.bleu_signature) if text is not None]
+            rows.append("".join(f"<td>{escape(cell)}</td>" for cell in cells))
+            rows.append(f'<td></td><td colspan="4"><code>{"<br>".join(map(escape, signatures))}</code></td>')
+    if not rows:
+        return '<h2>Scores</h2><p class="quiet">None yet; add some with <code>g2lstm eval RUN</code>.</p>'
+    body = "".join(f'<tr class="{("scored", "signature")[k % 2]}">{row}</tr>' for k, row in enumerate(rows))
+    left = f'<p class="quiet">Scores of other recipes, left out: {others}.</p>' if others else ""
+    return f'<h2>Scores</h2><div class="scroll"><table>{body}</table></div>{left}'
+
+
+def _learning(runs: Runs) -> str:
+    """Scores over training time, and how the values of the gates changed."""
+    metrics = {name: lines for name, run in runs.items() if (lines := run.metrics())}
+    if not metrics:
+        return ""
+    curves = ""
+    for task in dict.fromkeys(runs[name].recipe.task for name in metrics):  # only these can be compared
+        own = {name: lines for name, lines in metrics.items() if runs[name].recipe.task == task}
+        for metric in ("perplexity", "bleu"):
+            if (figure := draw_learning(own, metric)) is not None:
+                curves += _picture(figure, f"{metric} over training time: {', '.join(own)}")
+    html = "<h2>Learning</h2>"
+    if curves:
+        html += f'<p class="quiet">The pale lines are training batches.</p><div class="row">{curves}</div>'
+    html += "<h3>Histograms of the gates over training time</h3>"
+    histories = {name: history for name, lines in metrics.items() if (history := gate_history(lines)) is not None}
+    if histories:
+        html += _picture(draw_history(histories), f"histograms over training time: {', '.join(histories)}")
+    if missing := ", ".join(name for name in metrics if name not in histories):
+        html += f'<p class="quiet">Not counted while training: {escape(missing)}.</p>'
+    return html
+
+
+def _compression(runs: Runs) -> str:
+    """What compressing gained and cost."""
+    parts = []
+    for name, run in runs.items():
+        if (report := run.compression_report()) is None:
+            continue
+        sizes = {f"{group}, bytes": size for group, size in report.groups.items()}
+        sizes |= {"rest, bytes": report.rest, "whole file, bytes": report.file}
+        rows = [
+            [what, f"{size.before:,}", f"{size.after:,}", f"{size.before / max(size.after, 1):.2f} ×"]
+            for what, size in sizes.items()
+        ]
+        if (score := report.score) is not None:
+            rows.append([f"{score.metric} on {score.split}", f"{score.before:.2f}", f"{score.after:.2f}", ""])
+        if (speed := report.speed) is not None:
+            faster = f"{speed.after / speed.before:.2f} ×"
+            rows.append([f"{speed.unit}, {speed.how}", f"{speed.before:,.1f}", f"{speed.after:,.1f}", faster])
+        parts.append(f"<h3>{escape(name)}</h3><p class='quiet'><code>{escape(report.spec)}</code></p>")
+        parts.append(_table(["", "before", "after", "smaller or faster"], rows, numbers=(1, 2, 3)))
+    return f"<h2>Compression</h2>{''.join(parts)}" if parts else ""
+
+
+def _histograms(counts: Mapping[str, GatesFile | None]) -> str:
+    """Histograms of all gates, layer by layer; runs with the same layers are drawn together."""
+    groups: dict[tuple[str, ...], dict[str, GatesFile]] = {}
+    for name, each in counts.items():
+        if each is not None:
+            groups.setdefault(tuple(layer.title for layer in each.layers), {})[name] = each
+    none = '<p class="quiet">None yet; count gates with <code>g2lstm gates RUN</code>.</p>'
+    return "<h2>Histograms of the gates</h2>" + ("".join(map(_same_layers, groups.values())) or none)
+
+
+def _same_layers(runs: Mapping[str, GatesFile]) -> str:
+    html = ""
+    for name, each in runs.items():
+        tokens = ", ".join(f"{count:,} {side} tokens" for side, count in each.data.tokens.items())
+        said = f"{name}: {each.mode}; {each.data.split or 'one text'}, {tokens}"
+        html += f'<p class="quiet">{escape(said)}</p>'
+    modes = " / ".join(dict.fromkeys(each.mode for each in runs.values()))
+    layers = {name: each.model_dump(by_alias=True)["layers"] for name, each in runs.items()}
+    rows = [
+        [layer.title, gate, name, f"{each.mean:.3f}", f"{each.below:.1%}", f"{each.above:.1%}"]
+        for same in zip(*(each.layers for each in runs.values()), strict=True)
+        for gate in same[0].gates
+        for name, layer in zip(runs, same, strict=True)
+        for each in [layer.gates[gate]]
+    ]
+    facts = _table(["layer", "gate", "run", "mean", "below 0.1", "above 0.9"], rows, numbers=(3, 4, 5))
+    html += _picture(draw_layers(layers, modes), f"histograms of the gates: {', '.join(runs)}")
+    return f"{html}<details><summary>Numbers</summary>{facts}</details>"
+
+
 def _sentences(readings: Mapping[str, Mapping[str, Reading]]) -> str:
     if not readings:
         return ""
     parts = ["<h2>Sentences</h2><p class='quiet'>Gates from 0 to 1, averaged over the units of a layer.</p>"]
     for text, by_run in readings.items():
         parts.append(f"<h3>{escape(text)}</h3>")
-        parts += [
-            f"<p>{escape(name)}: {escape(reading.translation)}</p>"
-            for name, reading in by_run.items()
-            if reading.translation
-        ]
+        for name, reading in by_run.items():
+            if reading.translation:
+                parts.append(f"<p>{escape(name)}: {escape(reading.translation)}</p>")
         for side in dict.fromkeys(side for reading in by_run.values() for side in reading.tokens):
             own = {name: reading for name, reading in by_run.items() if side in reading.tokens}
             figure = draw_words(own, side, tuple(GATE_NAMES))
-            parts.append(picture(figure, f"gates at each token of the {side}: {', '.join(own)}; {text}"))
+            parts.append(_picture(figure, f"gates at each token of the {side}: {', '.join(own)}; {text}"))
     return "".join(parts)
 
 

@@ -1,11 +1,8 @@
 """`create_app`: the web application behind `g2lstm view`: the page's own files and a few questions about runs."""
 
-import gzip
-import hashlib
 import unicodedata
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +11,6 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
@@ -26,7 +22,7 @@ from g2lstm.tasks.reading import GATES, LayerReading, Reading
 from g2lstm.tasks.recipes import task_of
 from g2lstm.version import __version__
 from g2lstm.view.guard import Guard
-from g2lstm.view.run import NotReadyError, ViewedRun
+from g2lstm.view.run import ViewedRun
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MAX_WORDS = 200
@@ -53,15 +49,14 @@ def create_app(runs: Sequence[ViewedRun], *, hosts: Iterable[str] = LOOPBACK, an
             run.stop()
 
     app = FastAPI(
-        title="g2lstm view", lifespan=loading, docs_url=None, redoc_url=None, openapi_url=None,
-        exception_handlers={
-            G2Error: _mistake, NotReadyError: _not_ready, HTTPException: _refused, RequestValidationError: _malformed,
-            Exception: _bug,
-        },
-    )  # fmt: skip
+        lifespan=loading,
+        openapi_url=None,  # and so no pages about it
+        exception_handlers=dict.fromkeys((G2Error, HTTPException, RequestValidationError, Exception), _failed),
+    )
     app.add_middleware(Guard, hosts=hosts, any_address=any_address)
     app.state.runs = {run.name: run for run in runs}
     app.include_router(_routes)
+    app.mount("/plotly", StaticFiles(packages=[("plotly", "package_data")]))
     app.mount("/", StaticFiles(packages=[("g2lstm.view", "static")], html=True))
     return app
 
@@ -107,16 +102,16 @@ async def _units(question: UnitsQuestion, request: Request) -> JSONResponse:
     _check_index("layer", question.layer, len(reading.layers))
     layer = reading.layers[question.layer]
     tokens = reading.tokens[layer.side]
-    if (question.position is None) == (question.unit is None):
-        raise G2Error("ask for either a position or a unit")
-    if question.position is not None:
-        _check_index("position", question.position, len(tokens))
-        values = {gate: _numbers(getattr(layer, gate)[question.position]) for gate in GATES}
-        return JSONResponse({"token": tokens[question.position], "values": values})
-    assert question.unit is not None
-    _check_index("unit", question.unit, layer.input.shape[1])
-    values = {gate: _numbers(getattr(layer, gate)[:, question.unit]) for gate in GATES}
-    return JSONResponse({"tokens": tokens, "values": values})
+    position, unit = question.position, question.unit
+    if position is not None and unit is None:
+        _check_index("position", position, len(tokens))
+        values = {gate: _numbers(getattr(layer, gate)[position]) for gate in GATES}
+        return JSONResponse({"token": tokens[position], "values": values})
+    if unit is not None and position is None:
+        _check_index("unit", unit, layer.input.shape[1])
+        values = {gate: _numbers(getattr(layer, gate)[:, unit]) for gate in GATES}
+        return JSONResponse({"tokens": tokens, "values": values})
+    raise G2Error("ask for either a position or a unit")
 
 
 @_routes.post("/api/histograms")
@@ -131,24 +126,6 @@ async def _histograms(question: RunQuestion, request: Request) -> JSONResponse:
 @_routes.get("/palette.css")
 async def _palette() -> Response:
     return Response(css_variables(), media_type="text/css")
-
-
-@_routes.get("/plotly.js")
-async def _plotly(request: Request) -> Response:
-    content, tag = await run_in_threadpool(_compressed_plotly)
-    headers = {"etag": tag, "content-encoding": "gzip", "vary": "accept-encoding"}
-    if request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers=headers)
-    return Response(content, headers=headers, media_type="text/javascript")
-
-
-@lru_cache(maxsize=1)
-def _compressed_plotly() -> tuple[bytes, str]:
-    """Plotly's script as its Python package ships it, compressed once (any browser can read that), and its ETag."""
-    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
-
-    content = gzip.compress(get_plotlyjs().encode(), compresslevel=6)
-    return content, f'"{hashlib.sha256(content).hexdigest()[:16]}"'
 
 
 def _run_named(name: str, request: Request) -> ViewedRun:
@@ -234,27 +211,14 @@ def _numbers(values: npt.NDArray[Any]) -> Any:
     return np.round(values.astype(np.float64), 6).tolist()
 
 
-def _error(status: int, message: str) -> JSONResponse:
-    return JSONResponse({"error": message}, status_code=status)
-
-
-async def _mistake(_: Request, error: Any) -> JSONResponse:
-    return _error(400, str(error))
-
-
-async def _not_ready(_: Request, error: Any) -> JSONResponse:
-    return _error(503, str(error))
-
-
-async def _refused(_: Request, error: Any) -> JSONResponse:
-    return _error(error.status_code, str(error.detail))
-
-
-async def _malformed(_: Request, error: Any) -> JSONResponse:
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"] if part != "body")
-    return _error(422, f"cannot understand the request: {place[:100] + ': ' if place else ''}{first['msg']}")
-
-
-async def _bug(_: Request, __: Any) -> JSONResponse:
-    return _error(500, "this is a bug in g2lstm; the terminal that runs the server shows more")
+async def _failed(_: Request, error: Exception) -> JSONResponse:
+    status, message = 500, "this is a bug in g2lstm; the terminal that runs the server shows more"
+    if isinstance(error, G2Error):
+        status, message = 400, str(error)
+    elif isinstance(error, HTTPException):
+        status, message = error.status_code, str(error.detail)
+    elif isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"] if part != "body")
+        status, message = 422, f"cannot understand the request: {f'{place[:100]}: ' if place else ''}{first['msg']}"
+    return JSONResponse({"error": message}, status)

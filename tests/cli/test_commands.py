@@ -9,7 +9,7 @@ import pytest
 
 from g2lstm import G2Error
 from g2lstm.__main__ import main as load_and_run
-from g2lstm.lab.bench import layer
+from g2lstm.lab.bench import train
 from g2lstm.text import lines
 from tests.cli.command import run
 
@@ -84,7 +84,7 @@ def test_info_says_why_the_kernel_is_not_here(monkeypatch):
 
 
 def test_bench_layer_as_json(monkeypatch):
-    monkeypatch.setattr(layer, "peak_memory", lambda *_: 1.5)
+    monkeypatch.setattr(train, "peak_memory", lambda *_: 1.5)
     done = run("bench", "layer", "--shape", "3,2,4,5", "--rounds", "1", "--json")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
@@ -93,7 +93,7 @@ def test_bench_layer_as_json(monkeypatch):
         ("eval", "torch.nn.LSTM"), ("eval", "auto"),
     ]  # fmt: skip
     assert all(row["milliseconds"] > 0 for row in rows)
-    monkeypatch.setattr(layer, "peak_memory", lambda *_: 0.0)  # too small a step to be seen
+    monkeypatch.setattr(train, "peak_memory", lambda *_: 0.0)  # too small a step to be seen
     rows = json.loads(run("bench", "layer", "--shape", "3,2,4,5", "--rounds", "1", "--json").stdout)["rows"]
     assert {row["memory_ratio"] for row in rows} == {None}
 
@@ -106,7 +106,6 @@ def test_bench_layer_as_json(monkeypatch):
         ("eval run --splitt test", "No such option: --splitt"),
         ("bench layer --shape 1,2", "--shape takes four whole numbers above 0, such as 35,20,200,200, got '1,2'"),
         ("bench layer --rounds 0", "Invalid value for '--rounds': "),
-        ("bench train --task text", "Invalid value for '--task': 'text' is not one of 'lm', 'mt'; see `g2lstm bench"),
         ("study table1 --scale huge", "Invalid value for '--scale': 'huge' is not one of 'small', 'paper'; see"),
     ],
 )

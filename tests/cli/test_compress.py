@@ -11,7 +11,6 @@ import pytest
 from g2lstm.cli.compress import HELP
 from g2lstm.cli.main import main
 from g2lstm.compression.spec import PRESETS
-from g2lstm.lab.bench import sweep
 from g2lstm.runs import compressed
 from tests.runs.toys import language_run, translation_run
 
@@ -165,9 +164,6 @@ def test_bad_calls(call, run, translation, tmp_path):
     def refused(message, *arguments):
         _refused(call, run, message, "compress", *arguments)
 
-    refused("give a SPEC, such as small, or --sweep", run)
-    refused("--sweep takes no SPEC", run, "small", "--sweep")
-    refused("--no-score and --sweep contradict each other", run, "--sweep", "--no-score")
     refused("--no-score and --cache contradict each other", run, "small", "--no-score", "--cache")
     refused("--cache can't be used here", translation, "small", "--cache", "--out", tmp_path / "new")
     refused("is not a run directory: it does not exist", tmp_path / "nothing", "small")
@@ -184,7 +180,6 @@ def test_a_compressed_run_is_not_compressed_again(call, run):
     assert call("compress", run, "cell=int8", "--no-score")[0] == 0
     small = run.with_name("run+cell-int8")
     _refused(call, run, "is already compressed (cell=int8); compress the run", "compress", small, "small")
-    _refused(call, run, "is already compressed (cell=int8); compress the run", "compress", small, "--sweep")
 
 
 @pytest.mark.parametrize("where", [40, -40])
@@ -209,65 +204,3 @@ def test_termination_leaves_nothing_half_written(call, run, monkeypatch):
         signal.signal(signal.SIGTERM, handler)
     assert code == 130
     assert sorted(run.parent.rglob("*")) == before
-
-
-def test_a_sweep_goes_on_where_it_was_stopped(call, run, monkeypatch):
-    measured, real = [], sweep.measure
-
-    def counting(trained, compressed, *arguments, **options):
-        if len(measured) == 3 and not stopped:
-            stopped.append(True)
-            raise KeyboardInterrupt
-        measured.append(str(compressed.spec))
-        return real(trained, compressed, *arguments, **options)
-
-    stopped = []
-    monkeypatch.setattr("g2lstm.lab.bench.sweep.measure", counting)
-    assert call("compress", run, "--sweep")[0] == 130
-    kept = json.loads((run / "sweep" / "sweep.json").read_text())
-    assert len(kept["points"]) == 3
-    code, shown, messages = call("compress", run, "--sweep")
-    assert code == 0
-    assert len(measured) == len(set(measured))
-    found = json.loads((run / "sweep" / "sweep.json").read_text())
-    assert {name: found["points"][name] for name in kept["points"]} == kept["points"]
-    assert found["points"].keys() == {"paper-lm-round", "paper-lm-clip", "small", "int8", "int4"}
-    assert found["left_out"].keys() == {"paper-lm-svd128", "paper-lm-svd64"}
-    assert "svd:128" in found["left_out"]["paper-lm-svd128"]["reason"]
-    for name, point in found["points"].items():
-        assert f"{point['score']['after']:.2f}" in shown
-        assert f"{point['file']['after']:,}" in shown
-        assert f"compressed:{point['spec']}" in point["score"]["signature_after"]
-        assert name in shown
-    assert "paper-lm-svd128 left out: " in shown
-    assert (run / "sweep" / "size_quality.png").read_bytes().startswith(b"\x89PNG")
-    page = (run / "sweep" / "size_quality.html").read_text()
-    assert "Plotly" in page
-    assert 'src="http' not in page
-    assert call("compress", run, "--sweep", "--json")[1].startswith("{")
-    assert len(measured) == len(set(measured))  # nothing was measured again
-    code, _, messages = call("compress", run, "--sweep", "--split", "valid")
-    assert code == 0
-    assert "measuring everything again" in messages
-    assert len(measured) == 2 * len(set(measured))
-
-
-def test_a_sweep_of_a_translation_model(call, translation, tmp_path):
-    code, shown, _ = call("compress", translation, "--sweep", "--out", tmp_path / "curve")
-    assert code == 0
-    assert "BLEU" in shown
-    assert {"paper-mt-round", "small", "int8"} <= json.loads((tmp_path / "curve" / "sweep.json").read_text())[
-        "points"
-    ].keys()
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '{"points": {}}', '{"points": 1, "left_out": 1, "before": 1}'])
-def test_a_damaged_sweep(call, run, content):
-    (run / "sweep").mkdir()
-    (run / "sweep" / "sweep.json").write_text(content)
-    _refused(call, run, "delete it to measure again", "compress", run, "--sweep")
-
-
-def test_a_sweep_needs_what_draws(call, run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    _refused(call, run, "plotly is not installed", "compress", run, "--sweep")

@@ -7,10 +7,9 @@ import torch
 
 import g2lstm
 from g2lstm.look import examine, record_split
-from g2lstm.look.boundaries import boundary_auc
 from g2lstm.runs.directory import RunDirectory
 from tests.cli.command import run as command
-from tests.look.toys import grammar_run, language_run, translation_run
+from tests.look.toys import language_run, translation_run
 
 
 def run(*arguments):
@@ -90,29 +89,6 @@ def test_runs_are_compared(folder, tmp_path):
     found = json.loads((tmp_path / "gates.json").read_text())
     assert [each["run"] for each in found["runs"]] == ["plain", "g2"]
     assert [each["method"] for each in found["runs"]] == ["sigmoid", "gumbel"]
-
-
-def test_clause_boundaries_of_the_embedded_pairs(folder, tmp_path):
-    path = grammar_run(folder)
-    code, output, _ = run(path, "--samples", 40, "--out", tmp_path, "--seed", 1)
-    assert code == 0
-    found = json.loads((tmp_path / "gates.json").read_text())["boundaries"]
-    assert found == boundary_auc(g2lstm.load(path), "valid", samples=40)
-    area = found[1]["auc"]
-    expected = f"AUC {area['first_word']:.3f} at the first word, {area['comma']:.3f} at the comma"
-    assert f"clause boundaries by encoder 1, backward: {expected}" in output
-
-
-def test_clause_boundaries_of_two_runs(folder, tmp_path):
-    paths = [grammar_run(folder, name, method=name) for name in ("sigmoid", "gumbel")]
-    code, output, _ = run(*paths, "--samples", 30, "--out", tmp_path)
-    assert code == 0
-    runs = json.loads((tmp_path / "gates.json").read_text())["runs"]
-    assert [len(each["boundaries"]) for each in runs] == [3, 3]
-    assert runs[0]["boundaries"] != runs[1]["boundaries"]
-    shown = [line.split("AUC ")[1] for line in output.splitlines() if "clause boundaries by encoder 2:" in line]
-    areas = [each["boundaries"][2]["auc"] for each in runs]
-    assert shown == [f"{area['first_word']:.3f} at the first word, {area['comma']:.3f} at the comma" for area in areas]
 
 
 def test_the_gates_over_training_time(folder, tmp_path):

@@ -2,19 +2,19 @@
 
 import json
 import os
-import shutil
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from g2lstm.cli import progress as bars
 from g2lstm.cli import study
 from g2lstm.cli.main import app
 from g2lstm.cli.progress import StudyBar, duration
 from g2lstm.lab.study.table import Cell, StudyTable
+from g2lstm.training.progress import TrainingProgress
 from tests.lab.study.toys import change_weights, of_language, of_translation, write_pairs, write_text
 
 
@@ -159,6 +159,7 @@ def test_a_dry_run_lists_and_does_nothing(folder, monkeypatch):
     assert "56 min" in shown.stdout
     assert "6 operations for each weight and token" in " ".join(shown.stdout.split())
     assert not (folder / "nowhere").exists()
+    assert invoke(folder, "table3", "--json").exit_code == 0
     facts = json.loads(invoke(folder, "table3", "--dry-run", "--json").stdout)
     assert [run["is_trained"] for run in facts["runs"]] == [True] * 3
     assert sum(run["seconds_left"] for run in facts["runs"]) == 0
@@ -195,14 +196,16 @@ def test_a_run_of_another_recipe_is_left_out_where_others_are_asked_for(folder):
     assert done.exit_code == 0, done.output + str(done.exception)
     found = json.loads(done.stdout)
     assert list(found["tables"][0]["signatures"]) == ["ptb-small-sigmoid-seed1"]
-    (note,) = (note for note in found["tables"][0]["notes"] if "seed1 is left out" in note)
+    (note,) = (note for note in found["tables"][0]["notes"] if "seed1 is left out: " in note)
     assert note.startswith("ptb-small-gumbel-seed1 is left out: ")
     assert "train.clip was 0.125, is now 0.5" in note
     assert "of another recipe" in str(invoke(folder, "table3", out="other").exception)
 
 
 def test_what_fails_is_told_after_the_table_and_exits_with_2(folder):
-    shutil.rmtree(folder / "out" / "wmt14-gumbel-seed1" / "measured")
+    assert invoke(folder, "table5", "--scale", "paper", "--json").exit_code == 0
+    for file in (folder / "out" / "wmt14-gumbel-seed1" / "measured").glob("test-*.json"):
+        file.unlink()
     broken = folder / "out" / "wmt14-gumbel-seed1" / "model.safetensors"
     broken.write_bytes(broken.read_bytes()[:-10])
     done = invoke(folder, "table5", "--scale", "paper")
@@ -236,35 +239,18 @@ def test_durations(seconds, words):
     assert duration(seconds) == words
 
 
-def test_the_time_left_is_the_estimate_corrected_by_how_it_did_so_far(monkeypatch):
-    import io
-    from types import SimpleNamespace
-
-    from rich.progress import Progress
-
-    from g2lstm.training.progress import TrainingProgress
-
-    now = [0.0]
-    monkeypatch.setattr(bars, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    first = SimpleNamespace(stages={"training": 1000.0, "test-soft": 100.0}, run=SimpleNamespace(name="one"))
-    second = SimpleNamespace(stages={"training": 1000.0}, run=SimpleNamespace(name="two"))
-    columns = bars.study_progress().columns
-    text = io.StringIO()
-    shown = StudyBar(Progress(*columns, console=Console(file=text, width=200)), [first, second])
-    shown.on_stage(0, first, "training")
-    assert "run 1 of 2, one: training; 35 min left in all" in text.getvalue()
-    values = {"loss": 1.0}
-    now[0] = 10.0
-    shown.on_step(TrainingProgress(step=1, seconds=600.0, tokens=5), 0.5, values)  # resumed: half of it was done before
-    now[0] = 310.0
-    shown.on_step(TrainingProgress(step=2, seconds=900.0, tokens=5), 0.6, values)  # 310 s for what was estimated at 100
-    shown.on_stage(0, first, "test-soft")
-    assert "one: test-soft; 57 min left in all" in text.getvalue()  # 1100 s at 3.1
-    for share in (1.0, 0.0, 1.0):  # a cache is tuned setting by setting, each from 0 on
-        shown.on_share(share)
-    shown.on_job_end(0, first)
-    shown.on_stage(1, second, "training")
-    assert "run 2 of 2, two: training; 52 min left in all" in text.getvalue()  # 1000 s at 3.1
-    shown.on_job_end(1, second)
-    shown.bar.stop()
-    assert shown.bar.tasks[0].completed == shown.bar.tasks[0].total
+def test_the_time_left_is_the_sum_of_the_estimates(capsys):
+    first = SimpleNamespace(stages={"training": 1000.0, "test-soft": 200.0}, run=SimpleNamespace(name="one"))
+    second = SimpleNamespace(stages={"training": 900.0}, run=SimpleNamespace(name="two"))
+    with StudyBar([first, second]) as shown:
+        shown.on_stage(first, "training")
+        shown.on_step(TrainingProgress(step=1, seconds=600.0, tokens=5), 0.5, {"loss": 1.0})
+        shown.on_stage(first, "test-soft")
+        shown.on_share(0.5)
+        assert shown.bar.tasks[0].completed == 0.5
+        shown.on_stage(second, "training")
+    told = " ".join(capsys.readouterr().err.split())
+    assert "run 1 of 2, one: training; about 35 min left in all" in told
+    assert "run 1 of 2, one, epoch 1, 50%: perplexity 2.7, 0 tokens/s, 10 minutes left" in told
+    assert "run 1 of 2, one: test-soft; about 18 min left in all" in told
+    assert "run 2 of 2, two: training; about 15 min left in all" in told

@@ -6,16 +6,13 @@ import struct
 import numpy as np
 import pytest
 
+from g2lstm.look import record_split
 from g2lstm.look.examine import examine, write_gallery
 from g2lstm.look.pictures.histograms import draw_histograms, draw_layers, draw_sigmoid
 from g2lstm.look.pictures.sentence import MAX_WORDS, draw_units, draw_words
-from g2lstm.look.pictures.sizes import curve_of, draw_sizes, spread
 from g2lstm.look.pictures.style import HEAT, THEME, css_variables, heat_colours, save, svg_element
-from g2lstm.look.pictures.training import draw_learning, draw_saturation, has_saturation
-from g2lstm.look.record import record_split
-from g2lstm.runs.records import SweepFile
+from g2lstm.look.pictures.training import draw_learning
 from g2lstm.tasks.reading import LayerReading, Reading
-from tests.look.toys import sweep_point, sweep_values
 
 TEXT = "the cat costs $ 5 , a$^$b , \x1b 猫 <b>"
 
@@ -155,38 +152,6 @@ def test_learning_curves_leave_out_what_cannot_be_drawn():
     assert draw_learning({"one": lines}, "bleu") is None
 
 
-def test_sizes_are_drawn_with_their_scores(tmp_path):
-    points = {"small": sweep_point(1_000_000, 86.0), "lost": sweep_point(1_000_000, float("nan"))}
-    curve = curve_of(SweepFile.model_validate(sweep_values(points, size=4_000_000, perplexity=85.0)))
-    assert [(each.name, each.megabytes, each.score) for each in curve.points] == [
-        ("not compressed", 4, 85), ("small", 1, 86),
-    ]  # fmt: skip
-    figure = draw_sizes(curve, "run")
-    dots = [dots.get_offsets().tolist() for dots in figure.axes[0].collections]
-    assert dots == [[[4, 85]], [[1, 86]]]
-    assert texts(figure.axes[0]) == ["not compressed  85.00", "small  86.00"]
-    assert figure.axes[0].get_ylabel() == "perplexity on test"
-
-
-def test_names_of_sizes_do_not_overlap():
-    points = {f"preset-{k}": sweep_point(1_000_000 * (k + 1), 85 + 0.001 * k) for k in range(10)}
-    sweep = SweepFile.model_validate(sweep_values(points, size=20_000_000, perplexity=85.0))
-    figure = draw_sizes(curve_of(sweep), "run")
-    boxes = [label.get_window_extent() for label in figure.axes[0].texts]
-    assert len(boxes) == 11
-    for k, box in enumerate(boxes):
-        assert not any(box.overlaps(other) for other in boxes[:k])
-        assert box.x1 < figure.bbox.x1
-
-
-def test_labels_are_spread_and_stay_in_order():
-    assert spread([0.1, 0.5, 0.9], 0.1, 0, 1) == pytest.approx([0.1, 0.5, 0.9])
-    assert spread([0.5, 0.5, 0.5], 0.1, 0, 1) == pytest.approx([0.4, 0.5, 0.6])
-    assert spread([0.0, 0.0, 0.95, 1.0], 0.2, 0, 1) == pytest.approx([0.0, 0.2, 0.8, 1.0])
-    assert spread([0.3] * 11, 0.5, 0, 1) == pytest.approx([k / 10 for k in range(11)])
-    assert spread([0.4], 0.1, 0, 1) == [0.4]
-
-
 def test_a_picture_in_a_page_keeps_its_text_and_follows_the_theme(language):
     reading = language.read(TEXT)
     one, two = (svg_element(draw_words({"run": reading}, "text"), label) for label in ('a "label"', "another"))
@@ -202,20 +167,6 @@ def test_a_picture_in_a_page_keeps_its_text_and_follows_the_theme(language):
     assert {
         used.lstrip("#") for used in re.findall(r'href="([^"]*)"|url\(#([^)]*)\)', one) for used in used if used
     } <= ids[0]
-
-
-def test_saturation_while_training():
-    def line(tokens, **shares):
-        return {"kind": "valid", "tokens": tokens, **{f"saturation/layers.0/{gate}": x for gate, x in shares.items()}}
-
-    lines = [{"kind": "train", "tokens": 10}, line(2e6, input=0.25, forget=0.5), line(4e6, input=0.5, forget=0.75)]
-    lines += [line(5e6, forget=float("inf")), line(float("nan"), forget=0.5)]  # training never wrote that
-    figure = draw_saturation({"one": lines})
-    assert figure.axes[1].lines[0].get_xydata().tolist() == [[2, 50], [4, 75]]
-    assert figure.axes[0].lines[0].get_label() == "layer 1"
-    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()  # one scale
-    assert has_saturation(lines)
-    assert not has_saturation(lines[:1])
 
 
 def overlapping(figure):

@@ -5,7 +5,7 @@ import torch
 
 from g2lstm import G2Error, record_gates
 from g2lstm.look import GateHistogram, record_split
-from g2lstm.look.examine import score_by_gate
+from g2lstm.look.examine import examine, score_by_gate
 from g2lstm.tasks.lm.evaluate import perplexity
 
 
@@ -14,6 +14,10 @@ def direct(tensors):
     for tensor in tensors:
         histogram.add(tensor)
     return histogram.counts.tolist()
+
+
+def all_counts(recording, gate):
+    return sum(histograms[gate].counts for histograms in recording.statistics.values())
 
 
 def test_a_language_model_reads_the_whole_text(language):
@@ -75,26 +79,25 @@ def test_some_pairs(translation, samples):
     again, other = (record_split(translation, "train", samples=samples, seed=seed) for seed in (0, 3))
     assert recording.data["pairs"] == samples
     assert recording.data == again.data
-    assert recording.statistics.counts("input").tolist() == again.statistics.counts("input").tolist()
-    assert recording.statistics.counts("input").tolist() != other.statistics.counts("input").tolist()
+    assert all_counts(recording, "input").tolist() == all_counts(again, "input").tolist()
+    assert all_counts(recording, "input").tolist() != all_counts(other, "input").tolist()
 
 
 def test_training_mode_is_said_and_seeded(language, translation):
     for trained in (language, translation):
         plain, noisy, again = (record_split(trained, "valid", training=training) for training in (False, True, True))
         assert noisy.mode.startswith("training, noise in the gates")
-        assert noisy.statistics.mode == "training"
-        assert noisy.statistics.counts("forget").tolist() == again.statistics.counts("forget").tolist()
-        assert noisy.statistics.counts("forget").tolist() != plain.statistics.counts("forget").tolist()
+        assert all_counts(noisy, "forget").tolist() == all_counts(again, "forget").tolist()
+        assert all_counts(noisy, "forget").tolist() != all_counts(plain, "forget").tolist()
         assert not trained.model.training
 
 
 def test_hard_gates_are_binary(language):
     recording = record_split(language, "valid", eval_gate="hard")
-    counts = recording.statistics.counts("forget")
+    counts = all_counts(recording, "forget")
     assert counts[1:-1].sum() == 0
     assert recording.mode == "evaluation, hard gates"
-    assert recording.statistics.counts("output")[1:-1].sum() > 0
+    assert all_counts(recording, "output")[1:-1].sum() > 0
 
 
 def test_progress_and_mistakes(language, translation):
@@ -106,6 +109,12 @@ def test_progress_and_mistakes(language, translation):
             record_split(trained, "nothing")
         with pytest.raises(G2Error, match="samples must be at least 1, got 0"):
             record_split(trained, samples=0)
+
+
+def test_without_a_split_there_is_only_a_text(language):
+    for options in ({}, {"text": "the cat", "hard_score": True}):
+        with pytest.raises(G2Error, match="without a split, only a text can be read"):
+            examine(language, "run", split=None, **options)
 
 
 def test_scores_of_hard_and_soft_gates(language, translation, monkeypatch):

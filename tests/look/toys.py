@@ -5,9 +5,8 @@ import torch
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.mt.trained import SOURCE_TOKENIZER, TARGET_TOKENIZER
 from g2lstm.tasks.recipes import LM, MT, parse_recipe
-from g2lstm.text.grammar import grammar_pairs
 from g2lstm.text.pairs import PairFiles, prepare_tokenizers
-from g2lstm.text.tokenize import train_bpe_tokenizer, train_word_tokenizer
+from g2lstm.text.tokenize import train_word_tokenizer
 
 LINES = ["the cat sat on the mat .", "a dog saw the cat , which ran .", "no one knows what $ 5 buys ."] * 8
 GERMAN = ["die katze saß auf der matte .", "ein hund sah die katze , die lief .", "niemand weiß das ."] * 8
@@ -56,46 +55,9 @@ def translation_run(folder, name="mt", kind="bpe", **model):
     return _fill(run, MT.build(recipe, len(source), len(target)))
 
 
-def grammar_run(folder, name="grammar", kind="word", **model):
-    """The run directory of a model for the embedded pairs."""
-    recipe = parse_recipe(
-        {
-            "task": "mt",
-            "data": {"name": "embedded-mt", "source": "de", "target": "en", "vocabulary": 400},
-            "model": {"embedding": 4, "hidden": 5, "layers": 2, **model},
-            "train": {"epochs": 1, "batch_size": 4, "optimizer": {"name": "adamw", "lr": 0.01}},
-        }
-    )
-    german, english = ([pair[side] for pair in grammar_pairs("valid")] for side in (0, 1))
-    if kind == "word":
-        source = train_word_tokenizer(german)
-    else:
-        source = train_bpe_tokenizer(german, vocabulary=400, prefix_space=True, is_tokenized=True)
-    target = train_word_tokenizer(english)
-    run = RunDirectory.create(folder / name, recipe, {SOURCE_TOKENIZER: source, TARGET_TOKENIZER: target})
-    return _fill(run, MT.build(recipe, len(source), len(target)))
-
-
 def _fill(run, model):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(4)
     run.save_weights(model.state_dict(), {})
     return run.path
-
-
-def sweep_values(points, *, size, perplexity):
-    """What sweep.json holds."""
-    score = {"perplexity": perplexity, "split": "test", "eval_gate": "soft", "signature": "seed:1"}
-    return {
-        "run": "run", "task": "lm", "metric": "perplexity", "model_sha256": "0", "split": "test", "cache": False,
-        "versions": {}, "before": {"bytes": size, "score": score, "bits_per_weight": 32.0}, "points": points,
-        "left_out": {},
-    }  # fmt: skip
-
-
-def sweep_point(after, perplexity):
-    """A point of it."""
-    size = {"before": 9_000_000, "after": after}
-    score = {"metric": "perplexity", "split": "test", "before": 85.0, "after": perplexity}
-    return {"spec": "gates=int8", "groups": {}, "rest": size, "file": size, "bits_per_weight": 8.0, "score": score}

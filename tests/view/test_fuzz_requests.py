@@ -20,7 +20,7 @@ NUMBERS = {
 }  # fmt: skip
 LAYER = {"name": "", "direction": "", "title": "", "gates": dict.fromkeys(["input", "forget", "output"], NUMBERS)}
 COUNTS = json.dumps({"mode": "", "data": {"tokens": {"text": 1}}, "layers": [LAYER]})
-PATHS = ["/api/read", "/api/units", "/api/histograms", "/api/runs", "/", "/plotly.js", "/nothing"]
+PATHS = ["/api/read", "/api/units", "/api/histograms", "/api/runs", "/", "/plotly/plotly.min.js", "/nothing"]
 LATIN = st.text(st.characters(min_codepoint=1, max_codepoint=255, exclude_characters="\r\n"), max_size=30)
 
 

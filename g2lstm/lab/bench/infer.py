@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from g2lstm.compression.model import compress, encoded_matrices
 from g2lstm.compression.spec import PRESETS
@@ -22,7 +22,6 @@ from g2lstm.nn.record import lstms
 from g2lstm.runs.compressed import Show, interleaved, silent
 from g2lstm.runs.trained import load_as
 from g2lstm.tasks.lm.evaluate import score
-from g2lstm.tasks.lm.trained import TrainedLanguageModel
 from g2lstm.tasks.mt.beam import translate
 from g2lstm.tasks.recipes import LM, MT
 
@@ -66,30 +65,16 @@ STACKS = (Stack(400, 1150, 3), Stack(650, 650, 2), Stack(256, 256, 2))
 
 def measure_stacks(rounds: int = 15, stacks: Sequence[Stack] = STACKS, show: Show = silent) -> Report:
     """One step of stacks of LSTM layers with random weights."""
-    rows = []
+    rows: list[Row] = []
     for number, stack in enumerate(stacks):
         show("stacks", number, len(stacks))
         lstm, inputs = make_stack(stack)
-        runners: dict[str, Runner] = {}
-        sizes: dict[str, int] = {}
-        missing: dict[str, str] = {}
-        for name in CANDIDATES:
-            try:
-                runners[name], sizes[name] = make_candidate(name, lstm, inputs)
-            except G2Error as why:
-                missing[name] = f"not available: {why}"
-        found = time_runners(runners, rounds, show)
-        for name in CANDIDATES:
-            stored = sizes[name] if name in OURS else None
-            rows.append(
-                {
-                    "stack": str(stack),
-                    "name": name,
-                    **_timed(found.get(name)),
-                    "stored_bytes": stored,
-                    "missing": missing.get(name, ""),
-                }
-            )
+
+        def make(name: str, lstm: nn.LSTM = lstm, inputs: Vectors = inputs) -> tuple[Runner, Row]:
+            runner, size = make_candidate(name, lstm, inputs)
+            return runner, {"stored_bytes": size if name in OURS else None}
+
+        rows += [{"stack": str(stack), **row} for row in _measure(make, {"stored_bytes": None}, rounds, show)]
     title = f"one step, batch 1, {torch.get_num_threads()} threads, median of {rounds} rounds"
     fields = (
         Field("stack", "stack"),
@@ -97,7 +82,7 @@ def measure_stacks(rounds: int = 15, stacks: Sequence[Stack] = STACKS, show: Sho
         *_TIME,
         Field("stored_bytes", "bytes in a file", ","),
     )
-    return Report(title, (*fields, Field("missing")), rows, _missing(rows))
+    return Report(title, fields, rows, _missing(rows))
 
 
 def measure_language(
@@ -124,44 +109,40 @@ def measure_language(
     trained = load_as(LM, run)
     if trained.run.compression is not None:
         raise G2Error(f"{run} is already compressed; use the run that it was made from")
+    model = trained.model
     text = torch.from_numpy(trained.split(split, data_dir).read(0, tokens + 1))
-    plain = [layer.to_lstm().eval().requires_grad_(False) for layer in lstms(trained.model)]
-    embedded = trained.model.embedding(text[:-1]).detach().numpy()
-    runners: dict[str, Runner] = {}
-    rows: list[Row] = []
-    for number, name in enumerate(CANDIDATES):
-        show("reading", number, len(CANDIDATES))
-        row: Row = {"name": name, "megabytes": None, **_timed(None), "perplexity": None, "tokens": len(text) - 1}
-        try:
-            runners[name], features, size = _read(name, plain, embedded)
-            row |= {"megabytes": size / 1e6, "perplexity": _perplexity(trained, features, text[1:]), "missing": ""}
-        except G2Error as why:
-            row["missing"] = f"not available: {why}"
-        rows.append(row)
-    found = time_runners(runners, rounds or 15, show)
-    rows = [row | _timed(found.get(row["name"])) for row in rows]
-    threads = torch.get_num_threads()
-    title = f"LSTM layers of {run}, batch 1, {threads} threads, {len(text) - 1:,} tokens of {split}"
-    quality = (Field("perplexity", "perplexity", ".2f"), Field("tokens"), Field("missing"))
-    size_field = Field("megabytes", "MB of weights", ".2f")
-    return Report(title, (Field("name", "candidate"), size_field, *_TIME, *quality), rows, _missing(rows))
+    plain = [layer.to_lstm().eval().requires_grad_(False) for layer in lstms(model)]
+    embedded = model.embedding(text[:-1]).detach().numpy()
+
+    @torch.no_grad()
+    def make(name: str) -> tuple[Runner, Row]:
+        layers, inputs, size = [], embedded, 0
+        for lstm in plain:
+            layer, own = make_candidate(name, lstm, inputs)
+            size += own
+            layers.append(layer)
+            inputs = np.stack([layer(1).copy() for _ in range(len(inputs))])
+        losses = model.token_losses(torch.from_numpy(inputs), text[1:])
+
+        def together(number: int) -> Vectors:
+            return [layer(number) for layer in layers][-1]
+
+        return together, {"megabytes": size / 1e6, "perplexity": score([-losses]).perplexity}
+
+    count = len(text) - 1
+    empty = {"megabytes": None, "perplexity": None, "tokens": count}
+    rows = _measure(make, empty, rounds or 15, show)
+    title = f"LSTM layers of {run}, batch 1, {torch.get_num_threads()} threads, {count:,} tokens of {split}"
+    size, quality = Field("megabytes", "MB of weights", ".2f"), Field("perplexity", "perplexity", ".2f")
+    return Report(title, (Field("name", "candidate"), size, *_TIME, quality), rows, _missing(rows))
 
 
 def measure_translation(
     run: Path, rounds: int | None = None, data_dir: Path | None = None, split: str = "test", show: Show = silent
 ) -> Report:
-    """How many sentences per second a trained model translates.
-
-    Args:
-        run: a run of a translation model.
-        rounds: the least number of times to time each search; 5 by default.
-        data_dir: a folder that holds the named data sets.
-        split: of the data that the model was trained on.
-        show: called with the progress.
-    """
-    trained = load_as(MT, run)
-    sources, _ = trained.split(split, data_dir)
-    encoded = trained.source.encode_lines(sources)
+    """How many sentences per second a trained model translates; in 5 rounds by default."""
+    trained, rounds = load_as(MT, run), rounds or 5
+    encoded = trained.source.encode_lines(trained.split(split, data_dir)[0])
     searches = {
         f"beam {BEAM}": (encoded, BEAM, 64),
         "greedy": (encoded, 1, 64),
@@ -172,7 +153,7 @@ def measure_translation(
         name: partial(search, sentences, beam=beam, batch_size=batch_size)
         for name, (sentences, beam, batch_size) in searches.items()
     }
-    rounds, rows = rounds or 5, []
+    rows = []
     for name, times in interleaved(jobs, rounds, show=show).items():
         count, seconds = len(searches[name][0]), statistics.median(times)
         rows.append({"name": name, "sentences": count, "seconds": seconds, "sentences_per_second": count / seconds})
@@ -182,8 +163,8 @@ def measure_translation(
         Field("seconds", "seconds", ".2f"),
         Field("sentences_per_second", "sentences/s", ".0f"),
     )
-    threads = torch.get_num_threads()
-    return Report(f"{run}, {split}, {threads} threads, median of at least {rounds} rounds", fields, rows)
+    title = f"{run}, {split}, {torch.get_num_threads()} threads, median of at least {rounds} rounds"
+    return Report(title, fields, rows)
 
 
 def make_stack(stack: Stack) -> tuple[nn.LSTM, Vectors]:
@@ -242,39 +223,28 @@ def time_runners(runners: dict[str, Runner], rounds: int, show: Show = silent) -
     return timings(seconds, min((n for n in PEERS if n in seconds), key=lambda n: statistics.median(seconds[n])))
 
 
-def _timed(timing: Timing | None) -> Row:
-    if timing is None:
-        return {"microseconds": None, "ratio": None}
-    return {"microseconds": timing.seconds * 1e6, "ratio": timing.ratio}
+def _measure(make: Callable[[str], tuple[Runner, Row]], empty: Row, rounds: int, show: Show) -> list[Row]:
+    """A row for each candidate, with what `make` says of it, its time, and why it is missing if it is."""
+    runners: dict[str, Runner] = {}
+    rows = []
+    for number, name in enumerate(CANDIDATES):
+        show("preparing", number, len(CANDIDATES))
+        row = {"name": name, "microseconds": None, "ratio": None, **empty, "missing": ""}
+        try:
+            runners[name], facts = make(name)
+            row |= facts
+        except G2Error as why:
+            row["missing"] = f"not available: {why}"
+        rows.append(row)
+    found = time_runners(runners, rounds, show)
+    for row in rows:
+        if timing := found.get(row["name"]):
+            row |= {"microseconds": timing.seconds * 1e6, "ratio": timing.ratio}
+    return rows
 
 
 def _missing(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(f"{row['name']}: {row['missing']}" for row in rows if row["missing"]))
 
 
-def _read(name: str, lstms: Sequence[nn.LSTM], inputs: Vectors) -> tuple[Runner, Vectors, int]:
-    """Runs a text (N, I) through the layers: what runs them, the last one's output (N, H), and the bytes of weights."""
-    layers, size = [], 0
-    for lstm in lstms:
-        run, own = make_candidate(name, lstm, inputs)
-        size += own
-        layers.append(run)
-        inputs = np.stack([run(1).copy() for _ in range(len(inputs))])
-
-    def together(number: int) -> Vectors:
-        for layer in layers:
-            out = layer(number)
-        return out
-
-    return together, inputs, size
-
-
-def _perplexity(trained: TrainedLanguageModel, features: Vectors, targets: Tensor) -> float:
-    with torch.no_grad():
-        return score([-trained.model.token_losses(torch.from_numpy(features), targets)]).perplexity
-
-
-MEASUREMENTS: dict[str, Callable[..., Report]] = {
-    "lm": measure_language,
-    "mt": measure_translation,
-}  # by task
+MEASUREMENTS: dict[str, Callable[..., Report]] = {"lm": measure_language, "mt": measure_translation}  # by task

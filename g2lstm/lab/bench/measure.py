@@ -3,32 +3,25 @@
 import multiprocessing
 import os
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import psutil
 import torch
 
-from g2lstm.runs.compressed import interleaved
-
 Row: TypeAlias = dict[str, Any]  # one line of a table, by field: exactly what JSON shows
 _MMAP_THRESHOLD = "MALLOC_MMAP_THRESHOLD_"  # setting it stops glibc from adapting it
 
 
 class Field(NamedTuple):
-    """A field of the rows.
-
-    Attributes:
-        key: its name in a row.
-        heading: its column in the table; an empty one keeps the field out of it.
-        form: a format specification for its numbers.
-    """
+    """A field of the rows."""
 
     key: str
-    heading: str = ""
-    form: str = ""
+    heading: str = ""  # its column in the table; an empty one keeps the field out of it
+    form: str = ""  # a format specification for its numbers
 
     def text(self, row: Row) -> str:
         """A row's value as the table shows it; "-" if it was not measured."""
@@ -38,22 +31,19 @@ class Field(NamedTuple):
         return "-" if value is None else format(value, self.form)
 
 
-class Report(NamedTuple):
-    """The result of a benchmark: one table.
+TIME = (Field("milliseconds", "ms", ".0f"), Field("ratio", "ratio", ".2f"))
+RATE = Field("tokens_per_second", "tokens/s", ",.0f")
+MEMORY = (Field("megabytes", "peak MB", ".0f"), Field("memory_ratio", "memory ratio", ".2f"))
 
-    Attributes:
-        title: what was measured, and how.
-        fields: what each row holds; the columns from left to right.
-        rows: in the order of the table.
-        notes: lines that follow it.
-        key: under which JSON lists the rows.
-    """
+
+class Report(NamedTuple):
+    """The result of a benchmark: one table."""
 
     title: str
-    fields: Sequence[Field]
+    fields: Sequence[Field]  # the columns from left to right
     rows: Sequence[Row]
-    notes: Sequence[str] = ()
-    key: str = "rows"
+    notes: Sequence[str] = ()  # lines that follow the table
+    key: str = "rows"  # under which JSON lists them
 
 
 class Timing(NamedTuple):
@@ -74,11 +64,26 @@ def timings(seconds: Mapping[str, list[float]], peer: str) -> dict[str, Timing]:
     }
 
 
-def gemm_peak(size: int = 2048, rounds: int = 7) -> float:
-    """GFLOP/s of a large square float32 matrix product: the most that this machine can do."""
-    a, b = torch.randn(size, size), torch.randn(size, size)
-    seconds = interleaved({"gemm": lambda: a @ b}, rounds)["gemm"]
-    return 2 * size**3 / min(seconds) / 1e9
+def compared(
+    seconds: Mapping[str, list[float]], peer: str, memory: Mapping[str, float] | None = None, **amounts: float
+) -> list[Row]:
+    """A row for each candidate: its time, its ratio to the peer's, each of the amounts per second, and its memory.
+
+    Args:
+        seconds: of interleaved rounds.
+        peer: the candidate that the others are compared with.
+        memory: megabytes, as far as they were measured; None for no such fields.
+        amounts: of work in a round.
+    """
+    rows = []
+    for name, timing in timings(seconds, peer).items():
+        row: Row = {"name": name, "milliseconds": timing.seconds * 1e3, "ratio": timing.ratio}
+        row |= {what: amount / timing.seconds for what, amount in amounts.items()}
+        if memory is not None:
+            ratio = memory[name] / memory[peer] if memory.get(peer) else None
+            row |= {"megabytes": memory.get(name), "memory_ratio": ratio}
+        rows.append(row)
+    return rows
 
 
 def peak_memory(function: Callable[..., Any], warm_up: tuple[Any, ...], arguments: tuple[Any, ...]) -> float:
@@ -88,29 +93,25 @@ def peak_memory(function: Callable[..., Any], warm_up: tuple[Any, ...], argument
     returns every large block to the system as soon as it is freed. By default it keeps some of them, and the peak of
     the same program then varies by a tenth from run to run.
     """
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_run_twice, args=(theirs, torch.get_num_threads(), function, warm_up, arguments))
-    with _environment(_MMAP_THRESHOLD, str(128 * 1024)):
-        process.start()
-    theirs.close()
+    before = os.environ.get(_MMAP_THRESHOLD)
+    os.environ[_MMAP_THRESHOLD] = str(128 * 1024)
+    spawn = multiprocessing.get_context("spawn")
     try:
-        return float(ours.recv()) / 2**20
+        with ProcessPoolExecutor(1, spawn, torch.set_num_threads, (torch.get_num_threads(),)) as process:
+            process.submit(function, *warm_up).result()
+            start = process.submit(_resident).result()
+            process.submit(function, *arguments).result()
+            return (process.submit(_high_water_mark).result() - start) / 2**20
     finally:
-        ours.close()
-        process.join()
+        os.environ.pop(_MMAP_THRESHOLD)
+        os.environ.update({} if before is None else {_MMAP_THRESHOLD: before})
 
 
-def _run_twice(
-    pipe: Any, threads: int, function: Callable[..., Any], warm_up: tuple[Any, ...], arguments: tuple[Any, ...]
-) -> None:
-    torch.set_num_threads(threads)
-    function(*warm_up)
+def _resident() -> int:
+    """The bytes that are resident in this process now."""
     with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # on Linux, the mark starts again from what is resident now
-    before = psutil.Process().memory_info().rss
-    function(*arguments)
-    pipe.send(_high_water_mark() - before)
+        Path("/proc/self/clear_refs").write_text("5")  # on Linux, the high-water mark starts again from here
+    return int(psutil.Process().memory_info().rss)
 
 
 def _high_water_mark() -> int:
@@ -124,17 +125,3 @@ def _high_water_mark() -> int:
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS counts bytes
-
-
-@contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    """Sets a variable for the processes that are started inside."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before

@@ -1,4 +1,4 @@
-"""What a study is made of: runs to train, measurements of each, and the columns of its tables. Only data."""
+"""What a study is made of: runs to train, measurements of each, columns of its tables, and the paper's figures."""
 
 import json
 import re
@@ -12,31 +12,40 @@ from g2lstm.errors import G2Error
 from g2lstm.tasks.recipes import Recipe, load_recipe
 from g2lstm.training.start import with_absolute_paths
 
-METHODS = {"sigmoid": "LSTM", "sharpened": "sharpened", "gumbel": "G²"}
-BASELINE, OURS = "sigmoid", "gumbel"
 METHOD, SEED = "model.method", "train.seed"  # the keys in which runs of one recipe differ
 _OURS_ALONE = ("model.tau", "model.noise_rate")  # settings of G² that would change a baseline
 
 Scale = Literal["small", "paper"]
-Cache = Literal["recipe", "tuned"]
+Cache = Literal["recipe", "tuned"]  # settings of the cache pointer: the recipe's, or tuned on the validation set
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table: one way to train."""
+
+    title: str
+    method: str
+    against: tuple[str, ...] = ()  # rows to compare it with
+    changes: tuple[str, ...] = ()  # overrides that define the row
+    starts_from: str | None = None  # the row whose trained weights it begins with
+
+
+BASELINE, OURS = "sigmoid", "gumbel"
+METHODS = {
+    "sigmoid": Row("LSTM", "sigmoid"),
+    "sharpened": Row("sharpened", "sharpened"),
+    "gumbel": Row("G²", "gumbel", ("sigmoid", "sharpened")),
+}
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One way to score a run.
-
-    Attributes:
-        split: "test" or "valid".
-        eval_gate: how gates are computed.
-        cache: for a language model, the cache pointer with the settings of the "recipe", or "tuned" on the validation
-            set with the uncompressed model; None for no cache.
-        compression: a spec, or the name of a preset.
-    """
+    """One way to score a run."""
 
     split: str = "test"
     eval_gate: str = "soft"
-    cache: Cache | None = None
-    compression: str | None = None
+    cache: Cache | None = None  # a tuned cache is tuned with the uncompressed model
+    compression: str | None = None  # a spec, or the name of a preset
 
     @property
     def spec(self) -> str | None:
@@ -54,32 +63,18 @@ class Measurement:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a study.
+    """One run of a study."""
 
-    Attributes:
-        name: its run directory, inside the folder for all runs; studies share runs of the same name.
-        recipe: the name of a shipped recipe; it fills the columns of this recipe.
-        overrides: of the recipe's keys.
-        row: the row of the tables that it belongs to.
-        seed: of the training.
-        measurements: what the tables need.
-        starts_from: the name of the run whose best weights it begins with.
-    """
-
-    name: str
-    recipe: str
+    name: str  # of its run directory, inside the folder for all runs; studies share runs of the same name
+    recipe: str  # a shipped one
     overrides: tuple[str, ...]
     row: str
     seed: int
     measurements: tuple[Measurement, ...]
-    starts_from: str | None = None
+    starts_from: str | None = None  # the name of the run whose best weights it begins with
 
     def load(self, out: Path) -> Recipe:
-        """The complete recipe, with paths as a run directory has them.
-
-        Args:
-            out: the folder for all runs.
-        """
+        """The complete recipe, with paths as a run directory has them; `out` is the folder for all runs."""
         overrides = [*self.overrides, f"{SEED}={self.seed}"]
         if self.starts_from is not None:
             overrides.append(f"train.finetune_from={json.dumps(str((out / self.starts_from).absolute()))}")
@@ -88,56 +83,30 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table.
-
-    Attributes:
-        title: its heading.
-        recipe: of the runs that fill it.
-        measurement: what it shows of them.
-        against: another measurement, from which it shows the difference.
-        what: "score", or "saturation", the share of gates beyond 0.1 or 0.9.
-        paper: the paper's figures by row.
-        digits: how many decimal places these have.
-    """
+    """One column of a table."""
 
     title: str
-    recipe: str
+    recipe: str  # of the runs that fill it
     measurement: Measurement = Measurement()
-    against: Measurement | None = None
-    what: Literal["score", "saturation"] = "score"
-    paper: Mapping[str, float] = field(default_factory=dict)
-    digits: int = 2
+    against: Measurement | None = None  # from which it shows the difference
+    what: Literal["score", "saturation"] = "score"  # saturation: the share of gates beyond 0.1 or 0.9
+    paper: Mapping[str, float] = field(default_factory=dict)  # its figures by row
+    digits: int = 2  # of the paper's figures
 
 
 @dataclass(frozen=True)
 class PlannedTable:
-    """One table of a study.
-
-    Attributes:
-        title: above it.
-        rows: from the rows of the runs to what the table calls them.
-        columns: from left to right.
-        pairs: rows whose difference is tested for significance, the first minus the second.
-        notes: below it.
-    """
+    """One table of a study."""
 
     title: str
-    rows: Mapping[str, str]
     columns: tuple[Column, ...]
-    pairs: tuple[tuple[str, str], ...] = ((OURS, BASELINE), (OURS, "sharpened"))
     notes: tuple[str, ...] = ()
+    rows: Mapping[str, Row] = field(default_factory=lambda: METHODS)
 
 
 @dataclass(frozen=True)
 class Study:
-    """Runs and tables.
-
-    Attributes:
-        name: on the command line.
-        title: in words.
-        runs: a run that starts from another comes after it.
-        tables: over the runs' directories.
-    """
+    """Runs and the tables over them; a run that starts from another comes after it."""
 
     name: str
     title: str
@@ -145,60 +114,36 @@ class Study:
     tables: tuple[PlannedTable, ...]
 
 
-def plan_run(
+def plan_runs(
     recipe: str,
-    method: str,
-    seed: int,
     columns: Sequence[Column],
     *,
+    seeds: int,
+    rows: Mapping[str, Row] = METHODS,
     overrides: Sequence[str] = (),
-    row: str | None = None,
-    changes: Sequence[str] = (),
     starts_from: str | None = None,
-) -> PlannedRun:
-    """A run of a method, with the measurements that the columns of its recipe need.
-
-    Args:
-        recipe: a shipped one.
-        method: of its gates.
-        seed: of the training.
-        columns: of all tables.
-        overrides: the user's; temperature and noise are settings of G² alone.
-        row: the row that it belongs to; by default the method.
-        changes: overrides that define the row, after the user's.
-        starts_from: the name of the run that it starts from.
-    """
-    mine = [column for column in columns if column.recipe == recipe]
-    wanted = [one for column in mine for one in (column.against, column.measurement) if one is not None]
-    given = [each for each in overrides if method == OURS or key_of(each) not in _OURS_ALONE]
-    return PlannedRun(
-        run_name(recipe, row or method, seed),
-        recipe,
-        (*given, f"{METHOD}={method}", *changes),
-        row or method,
-        seed,
-        tuple(dict.fromkeys(wanted)),
-        starts_from,
-    )
-
-
-def methods_with_seeds(
-    recipe: str, columns: Sequence[Column], *, seeds: int, overrides: Sequence[str] = (), starts_from: str | None = None
 ) -> list[PlannedRun]:
-    """The three methods with one recipe, once for each seed 1, 2, ...
+    """Every row with one recipe, once for each seed 1, 2, ..., with the measurements that the recipe's columns need.
 
     Args:
         recipe: a shipped one.
         columns: of all tables.
         seeds: how many.
-        overrides: the user's.
-        starts_from: the recipe of the runs, of the same method and seed, that these start from.
+        rows: by the name that stands in the names of runs.
+        overrides: the user's; temperature and noise are settings of G² alone.
+        starts_from: the recipe of the runs, of the same row and seed, that these start from.
     """
+    mine = [column for column in columns if column.recipe == recipe]
+    wanted = tuple(dict.fromkeys(one for each in mine for one in (each.against, each.measurement) if one is not None))
     runs = []
     for seed in range(1, seeds + 1):
-        for method in METHODS:
-            start = None if starts_from is None else run_name(starts_from, method, seed)
-            runs.append(plan_run(recipe, method, seed, columns, overrides=overrides, starts_from=start))
+        for name, row in rows.items():
+            given = [each for each in overrides if row.method == OURS or key_of(each) not in _OURS_ALONE]
+            changes = (*given, f"{METHOD}={row.method}", *row.changes)
+            start = None
+            if starts_from is not None or row.starts_from is not None:
+                start = f"{starts_from or recipe}-{row.starts_from or name}-seed{seed}"
+            runs.append(PlannedRun(f"{recipe}-{name}-seed{seed}", recipe, changes, name, seed, wanted, start))
     return runs
 
 
@@ -209,8 +154,7 @@ def check_overrides(overrides: Sequence[str], reserved: Mapping[str, str]) -> No
         overrides: the user's.
         reserved: from such keys to why they can't be set, or what to do instead.
     """
-    for override in overrides:
-        key = key_of(override)
+    for key in map(key_of, overrides):
         for name, instead in reserved.items():
             if name == key or name.startswith(f"{key}."):
                 raise G2Error(f"--set can't change {key} here: {instead}")
@@ -221,6 +165,40 @@ def key_of(override: str) -> str:
     return override.partition("=")[0].strip()
 
 
-def run_name(recipe: str, row: str, seed: int) -> str:
-    """The name of a run's directory: "ptb-small-gumbel-seed1"."""
-    return f"{recipe}-{row}-seed{seed}"
+def _by_method(sigmoid: float, sharpened: float, gumbel: float) -> dict[str, float]:
+    return {"sigmoid": sigmoid, "sharpened": sharpened, "gumbel": gumbel}
+
+
+# The paper's figures (Li et al., ICML 2018).
+FIGURES: Mapping[str, Mapping[str, Mapping[str, float]]] = {
+    "ptb": {  # Table 1, perplexity; "cache" is after finetuning
+        "trained valid": _by_method(60.7, 61.6, 60.4),
+        "trained test": _by_method(58.8, 59.4, 58.2),
+        "finetuned valid": _by_method(60.0, 59.9, 58.5),
+        "finetuned test": _by_method(57.3, 57.5, 56.1),
+        "cache valid": _by_method(53.9, 53.9, 52.9),
+        "cache test": _by_method(52.8, 53.2, 52.1),
+    },
+    "bleu": {  # Table 2
+        "wmt14": _by_method(21.89, 21.64, 22.43),
+        "iwslt14": _by_method(31.00, 29.73, 31.95),
+    },
+    "ptb compressed": {  # Tables 3 to 5: what compression of the gates' weights changes, by preset
+        "paper-lm-round": _by_method(0.4, 0.3, 0.1),
+        "paper-lm-clip": _by_method(0.8, 0.4, 0.7),
+        "paper-lm-svd128": _by_method(3.8, 1.4, 1.2),
+        "paper-lm-svd64": _by_method(12.7, 6.8, 3.9),
+    },
+    "iwslt14 compressed": {
+        "paper-mt-round": _by_method(-2.35, -2.65, -0.51),
+        "paper-mt-clip": _by_method(-9.03, -4.59, -0.51),
+        "paper-mt-svd32": _by_method(-0.48, -0.53, -0.33),
+        "paper-mt-svd16": _by_method(-1.44, -0.91, -0.67),
+    },
+    "wmt14 compressed": {
+        "paper-mt-round": _by_method(-5.67, -4.79, -2.28),
+        "paper-mt-clip": _by_method(-5.86, -4.92, -2.14),
+        "paper-mt-svd32": _by_method(-0.74, -0.66, -0.27),
+        "paper-mt-svd16": _by_method(-1.90, -1.77, -0.51),
+    },
+}

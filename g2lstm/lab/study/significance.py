@@ -18,15 +18,10 @@ _CHUNK = 200  # samples at a time, to keep memory small
 
 
 class Term(NamedTuple):
-    """A score in a sum of scores.
+    """A score in a sum of scores."""
 
-    Attributes:
-        weight: usually 1 or -1.
-        seeds: for each seed, (sentences, k): what each sentence adds to the sums. The scores are averaged over seeds.
-    """
-
-    weight: float
-    seeds: Sequence[Array]
+    weight: float  # usually 1 or -1
+    seeds: Sequence[Array]  # (sentences, k) each: what sentences add to the sums; scores are averaged over seeds
 
 
 class Difference(NamedTuple):
@@ -53,19 +48,27 @@ def bootstrap(terms: Sequence[Term], score: Score, *, samples: int = 1000, block
     lengths = {len(one) for term in terms for one in term.seeds}
     if len(lengths) != 1:
         raise G2Error(f"scores can only be compared on the same sentences, got {sorted(lengths)} sentences")
-    blocked = [Term(term.weight, [_in_blocks(one, block) for one in term.seeds]) for term in terms]
-    count = len(blocked[0].seeds[0])
-    value = float(_combined(blocked, score, np.ones((1, count)))[0])
-    generator = np.random.default_rng(seed)
+    starts = np.arange(0, lengths.pop(), block)
+    blocked = [Term(weight, [np.add.reduceat(one, starts, axis=0) for one in seeds]) for weight, seeds in terms]
+
+    def combined(counts: Array) -> Array:
+        """The sums (samples,) from counts (samples, blocks), how often each block is in each sample."""
+        total = np.zeros(len(counts))
+        for weight, seeds in blocked:
+            total += weight * np.mean([score(counts @ one) for one in seeds], axis=0)
+        return total
+
+    generator, count = np.random.default_rng(seed), len(starts)
     parts = []
     for at in range(0, samples, _CHUNK):
         drawn = generator.multinomial(count, np.full(count, 1 / count), size=min(_CHUNK, samples - at))
-        parts.append(_combined(blocked, score, drawn.astype(np.float64)))
-    drawn_values = np.sort(np.concatenate(parts))
+        parts.append(combined(drawn.astype(np.float64)))
+    values = np.sort(np.concatenate(parts))
     outside = max(int(0.025 * (samples + 1)), 1)  # on each side; by the same count as the p-value
-    low, high = drawn_values[outside - 1], drawn_values[-outside]
-    rarer = min(int((drawn_values <= 0).sum()), int((drawn_values >= 0).sum()))
-    return Difference(value, float(low), float(high), min(2 * (rarer + 1) / (samples + 1), 1.0))
+    rarer = min(int((values <= 0).sum()), int((values >= 0).sum()))
+    p_value = min(2 * (rarer + 1) / (samples + 1), 1.0)
+    whole = combined(np.ones((1, count)))[0]
+    return Difference(float(whole), float(values[outside - 1]), float(values[-outside]), p_value)
 
 
 def perplexity_of(sums: Array) -> Array:
@@ -84,15 +87,3 @@ def bleu_of(sums: Array) -> Array:
             for row in np.rint(sums).astype(np.int64)
         ]
     )
-
-
-def _in_blocks(sentences: Array, block: int) -> Array:
-    return np.add.reduceat(np.asarray(sentences, np.float64), np.arange(0, len(sentences), block), axis=0)
-
-
-def _combined(terms: Sequence[Term], score: Score, counts: Array) -> Array:
-    """The sums (samples,) from counts (samples, blocks), how often each block is in each sample."""
-    total = np.zeros(len(counts))
-    for weight, seeds in terms:
-        total += weight * np.mean([score(counts @ one) for one in seeds], axis=0)
-    return total

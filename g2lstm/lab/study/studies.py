@@ -1,15 +1,13 @@
-"""The studies by name: the paper's tables and figures, and the demo; each as runs and columns."""
+"""The studies by name: the paper's tables and figures, the ablations, and the demo; each as runs and columns."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
+from g2lstm.compression.spec import PRESETS, Spec
 from g2lstm.errors import G2Error
-from g2lstm.lab.study import paper
-from g2lstm.lab.study.ablations import ablations
-from g2lstm.lab.study.paper import NO_FIGURES, PTB_FIGURES, compression_columns
 from g2lstm.lab.study.plan import (
     BASELINE,
+    FIGURES,
     METHOD,
     METHODS,
     OURS,
@@ -18,13 +16,14 @@ from g2lstm.lab.study.plan import (
     Column,
     Measurement,
     PlannedTable,
+    Row,
     Scale,
     Study,
     check_overrides,
     key_of,
-    methods_with_seeds,
+    plan_runs,
 )
-from g2lstm.tasks.recipes import load_recipe
+from g2lstm.tasks.recipes import Recipe, load_recipe
 
 _RESERVED = {
     METHOD: "a study compares methods; --only '*gumbel*' picks one",
@@ -32,8 +31,8 @@ _RESERVED = {
     "train.finetune_from": "a study decides which run starts from which",
 }
 _STARTS = {"ptb-finetune": "ptb", "ptb-small-finetune": "ptb-small"}  # whose best weights are finetuned
-
 _PTB = {"small": "ptb-small", "paper": "ptb"}
+_PTB_HIDDEN = 1150  # the width that the paper's ranks of a language model are for
 _CACHE: dict[Scale, Cache] = {"small": "tuned", "paper": "recipe"}
 _CACHE_NOTE = {
     "small": "The cache settings are tuned on the validation set, for each run by itself, before compression.",
@@ -42,14 +41,7 @@ _CACHE_NOTE = {
 
 
 def find_study(name: str, scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
-    """A study by its name.
-
-    Args:
-        name: see `STUDIES`.
-        scale: "small" or "paper".
-        seeds: how many times to train each run.
-        overrides: keys of every recipe, as for `g2lstm train --set`.
-    """
+    """A study by its name, which is one of `STUDIES`; overrides are for every recipe, as for `g2lstm train --set`."""
     if name not in STUDIES:
         raise G2Error(f"there is no study {name!r}; choose one of {', '.join(STUDIES)}")
     check_overrides(overrides, _RESERVED)
@@ -66,86 +58,120 @@ def find_study(name: str, scale: Scale, seeds: int, overrides: Sequence[str] = (
 
 
 def _study(name: str, tables: Sequence[PlannedTable], seeds: int, overrides: Sequence[str]) -> Study:
-    """The tables' runs: three methods with each recipe, after the runs that they start from."""
+    """The tables' runs: the rows with each recipe, after the runs that they start from."""
     columns = [column for table in tables for column in table.columns]
-    starts = {column.recipe: _STARTS.get(column.recipe) for column in columns}
-    recipes = dict.fromkeys(recipe for pair in starts.items() for recipe in reversed(pair) if recipe is not None)
-    runs = [
-        run
-        for recipe in recipes
-        for run in methods_with_seeds(
-            recipe, columns, seeds=seeds, overrides=overrides, starts_from=_STARTS.get(recipe)
-        )
-    ]
+    starts = [(_STARTS.get(column.recipe), column.recipe) for column in columns]
+    runs = []
+    for recipe in dict.fromkeys(recipe for pair in starts for recipe in pair if recipe is not None):
+        how = {"rows": tables[0].rows, "starts_from": _STARTS.get(recipe)}
+        runs += plan_runs(recipe, columns, seeds=seeds, overrides=overrides, **how)  # type: ignore[arg-type]
     return Study(name, tables[0].title, tuple(runs), tuple(tables))
+
+
+def _compressed(
+    recipe: Recipe, original: Column, figures: Mapping[str, Mapping[str, float]], paper_hidden: int | None = None
+) -> tuple[tuple[Column, ...], tuple[str, ...]]:
+    """The column of the original, one for each compression of the gates, in the paper's order; and notes on them.
+
+    Args:
+        recipe: of the runs.
+        original: the scores before compression.
+        figures: the paper's, by preset and method.
+        paper_hidden: the width that the paper's ranks are for; a model of another width also gets ranks in proportion.
+    """
+
+    def column(spec: str, by_method: Mapping[str, float]) -> Column:
+        title, base = spec.removeprefix("gates=").replace(",", ", ").replace(":", " "), original.measurement
+        measurement = replace(base, compression=spec)
+        return replace(original, title=title, measurement=measurement, against=base, paper=by_method)
+
+    hidden, narrowest = recipe.model.hidden, min(recipe.model.embedding, recipe.model.hidden)
+    columns, notes, ranks = [original], [], []
+    for preset, by_method in figures.items():
+        operations = Spec.parse(preset).gates
+        if operations is not None and (rank := dict(operations.numbers).get("svd")) is not None:
+            ranks.append(int(rank))
+            if rank > narrowest:
+                notes.append(f"Rank {rank} is left out: the layers are only {narrowest} wide.")
+                continue
+        columns.append(column(PRESETS[preset], by_method))
+    if paper_hidden is not None and hidden != paper_hidden:
+        own = list(dict.fromkeys(max(1, round(rank * hidden / paper_hidden)) for rank in ranks))
+        columns += [column(f"gates=svd:{rank}", {}) for rank in own if rank <= narrowest]
+        listed, theirs = (" and ".join(map(str, each)) for each in (own, ranks))
+        notes.append(f"Ranks {listed} are to layers {hidden} wide what the paper's {theirs} are to its {paper_hidden}.")
+    return tuple(columns), tuple(notes)
+
+
+def _without_figures(name: str) -> dict[str, Mapping[str, float]]:
+    """The presets that the paper has figures for, of other data."""
+    return {preset: {} for preset in FIGURES[name]}
 
 
 def table1(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     """Perplexity on Penn Treebank: trained, finetuned, and with the cache."""
     first = _PTB[scale]
-    stages: list[tuple[str, str, Cache | None, str]] = [
-        ("", first, None, "trained"),
-        (", finetuned", f"{first}-finetune", None, "finetuned"),
-        (", finetuned, cache", f"{first}-finetune", _CACHE[scale], "cache"),
+    stages: list[tuple[str, str, str, Cache | None]] = [
+        ("trained", "", first, None),
+        ("finetuned", ", finetuned", f"{first}-finetune", None),
+        ("cache", ", finetuned, cache", f"{first}-finetune", _CACHE[scale]),
     ]
-    columns = [
-        Column(f"{split}{title}", recipe, Measurement(split, cache=cache), paper=paper.PTB[stage, split], digits=1)
-        for title, recipe, cache, stage in stages
-        for split in ("valid", "test")
-    ]
+    columns = []
+    for stage, title, recipe, cache in stages:
+        for split in ("valid", "test"):
+            figures = FIGURES["ptb"][f"{stage} {split}"]
+            columns.append(Column(f"{split}{title}", recipe, Measurement(split, cache=cache), paper=figures, digits=1))
     notes = [_CACHE_NOTE[scale]]
     if scale == "small":
         notes.append("With the cache, the validation scores are on the text that the cache was tuned on.")
     title = "Table 1: perplexity on Penn Treebank (lower is better)"
-    return _study("table1", [PlannedTable(title, METHODS, tuple(columns), notes=tuple(notes))], seeds, overrides)
+    return _study("table1", [PlannedTable(title, tuple(columns), tuple(notes))], seeds, overrides)
 
 
 def table3(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     """Penn Treebank after each compression, with the cache; at small scale without finetuning."""
-    recipe = load_recipe(_PTB[scale], overrides)
     name = f"{_PTB[scale]}-finetune" if scale == "paper" else _PTB[scale]
-    base = Measurement(cache=_CACHE[scale])
-    compressed, notes = compression_columns(recipe, name, base, paper.PTB_COMPRESSED, **PTB_FIGURES)
-    original = Column("original", name, base, paper=paper.PTB["cache", "test"], digits=1)
+    measurement = Measurement(cache=_CACHE[scale])
+    original = Column("original", name, measurement, paper=FIGURES["ptb"]["cache test"], digits=1)
+    recipe = load_recipe(_PTB[scale], overrides)
+    columns, notes = _compressed(recipe, original, FIGURES["ptb compressed"], _PTB_HIDDEN)
     notes = (*notes, _CACHE_NOTE[scale])
     if scale == "small":
         notes = (*notes, "The paper's models were finetuned before compression; these are not.")
     title = "Table 3: test perplexity on Penn Treebank with the cache, and what compressing the gates adds to it"
-    return _study("table3", [PlannedTable(title, METHODS, (original, *compressed), notes=notes)], seeds, overrides)
+    return _study("table3", [PlannedTable(title, columns, notes)], seeds, overrides)
 
 
-class _Pairs(NamedTuple):
-    """A data set of translation, and the paper's figures for it."""
-
-    recipe: str
-    title: str
-    bleu: Mapping[str, float]  # by method
-    compressed: Mapping[str, Mapping[str, float]]  # by preset and method
-    notes: tuple[str, ...] = ()
-
-
-_MULTI30K = _Pairs("multi30k-small", "Multi30k German to English", {}, {name: {} for name in paper.IWSLT14_COMPRESSED})
-_IWSLT = _Pairs("iwslt14", "IWSLT'14 German to English", paper.BLEU["iwslt14"], paper.IWSLT14_COMPRESSED)
+_PAIRS = {  # data sets of translation, by recipe: the title, and the name in the paper's figures
+    "multi30k-small": ("Multi30k German to English", None),
+    "iwslt14-small": ("IWSLT'14 German to English", "iwslt14"),
+    "iwslt14": ("IWSLT'14 German to English", "iwslt14"),
+    "wmt14": ("WMT'14 English to German", "wmt14"),
+}
+_SMALL_PAIRS = ("multi30k-small", "iwslt14-small")
 _WMT_NOTE = (
     "BLEU on WMT'14 is that of plain text, tokenised by sacreBLEU (13a); the paper's is that of tokenised text, by "
     "multi-bleu. The scores are not comparable; their differences are, roughly."
 )
-_WMT = _Pairs("wmt14", "WMT'14 English to German", paper.BLEU["wmt14"], paper.WMT14_COMPRESSED, (_WMT_NOTE,))
-_SMALL_PAIRS = (_MULTI30K, _IWSLT._replace(recipe="iwslt14-small"))
+
+
+def _bleu(recipe: str, title: str) -> Column:
+    name = _PAIRS[recipe][1]
+    return Column(title, recipe, paper={} if name is None else FIGURES["bleu"][name])
 
 
 def table2(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     """BLEU on the test sets, side by side."""
-    sets = _SMALL_PAIRS if scale == "small" else (_WMT, _IWSLT)
-    columns = tuple(Column(data.title, data.recipe, paper=data.bleu) for data in sets)
-    notes = tuple(note for data in sets for note in data.notes)
+    recipes = _SMALL_PAIRS if scale == "small" else ("wmt14", "iwslt14")
+    columns = tuple(_bleu(recipe, _PAIRS[recipe][0]) for recipe in recipes)
     title = "Table 2: BLEU on the test set (higher is better)"
-    return _study("table2", [PlannedTable(title, METHODS, columns, notes=notes)], seeds, overrides)
+    notes = (_WMT_NOTE,) if "wmt14" in recipes else ()
+    return _study("table2", [PlannedTable(title, columns, notes)], seeds, overrides)
 
 
 def table4(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     """IWSLT'14 compressed; at small scale also Multi30k, whose training set is complete everywhere."""
-    return _compressed_pairs(4, _SMALL_PAIRS if scale == "small" else (_IWSLT,), seeds, overrides)
+    return _compressed_pairs("4", _SMALL_PAIRS if scale == "small" else ("iwslt14",), seeds, overrides)
 
 
 def table5(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
@@ -155,16 +181,17 @@ def table5(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
             "table5 is about WMT'14: its 4.5M pairs take far more than an hour on two cores, and a few thousand of "
             "them teach a model too little to be worth compressing; use --scale paper, or table4 for a small scale"
         )
-    return _compressed_pairs(5, (_WMT,), seeds, overrides)
+    return _compressed_pairs("5", ("wmt14",), seeds, overrides)
 
 
-def _compressed_pairs(number: int, sets: Sequence[_Pairs], seeds: int, overrides: Sequence[str]) -> Study:
-    tables, base = [], Measurement()
-    for data in sets:
-        compressed, notes = compression_columns(load_recipe(data.recipe, overrides), data.recipe, base, data.compressed)
-        columns = (Column("original", data.recipe, base, paper=data.bleu), *compressed)
-        title = f"Table {number}: {data.title}, test BLEU, and what compressing the gates adds to it"
-        tables.append(PlannedTable(title, METHODS, columns, notes=(*data.notes, *notes)))
+def _compressed_pairs(number: str, recipes: Sequence[str], seeds: int, overrides: Sequence[str]) -> Study:
+    tables = []
+    for recipe in recipes:
+        title, name = _PAIRS[recipe]
+        figures = _without_figures("iwslt14 compressed") if name is None else FIGURES[f"{name} compressed"]
+        columns, notes = _compressed(load_recipe(recipe, overrides), _bleu(recipe, "original"), figures)
+        title = f"Table {number}: {title}, test BLEU, and what compressing the gates adds to it"
+        tables.append(PlannedTable(title, columns, (_WMT_NOTE, *notes) if name == "wmt14" else notes))
     return _study(f"table{number}", tables, seeds, overrides)
 
 
@@ -173,28 +200,74 @@ def figures(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     if seeds != 1:
         raise G2Error("the figures show one model of each kind, with seed 1; leave out --seeds")
     recipe = "multi30k-small" if scale == "small" else "iwslt14"
-    runs = methods_with_seeds(recipe, (), seeds=1, overrides=overrides)
-    return Study("figures", f"Figures 1 to 4, {recipe}", tuple(run for run in runs if run.row in (BASELINE, OURS)), ())
+    rows = {name: METHODS[name] for name in (BASELINE, OURS)}
+    runs = plan_runs(recipe, (), seeds=1, rows=rows, overrides=overrides)
+    return Study("figures", f"Figures 1 to 4, {recipe}", tuple(runs), ())
+
+
+# Eight layers learn nothing without residual connections, and little at the learning rate of a small stack.
+_DEEP = {
+    "small": ("model.layers=8", "model.residual=true", "train.optimizer.lr=3e-3"),
+    "paper": ("model.layers=8", "model.residual=true"),
+}
+# How to finetune a trained LSTM: at a low rate that decays, or with averaged weights.
+_FINETUNE = {"small": "train.optimizer.lr=1e-3", "paper": "train.optimizer.start=asgd"}
+_NO_CLOCK = "train.minutes="  # rows are compared by epochs, whatever each of these costs
+
+
+def ablations(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
+    """Gates, temperature, noise, depth, dropout, evaluation, and a trained LSTM finetuned into a G² model."""
+    name = "embedded" if scale == "small" else "ptb"
+    recipe, test = load_recipe(name, overrides), Column("test", name)
+    (_, *compressed), notes = _compressed(recipe, test, _without_figures("ptb compressed"), _PTB_HIDDEN)
+    gates = [Column(gate, name, Measurement(eval_gate=gate), test.measurement) for gate in ("tempered", "hard")]
+    columns = (test, *gates, *compressed, Column("saturated", name, what="saturation"))
+    notes = (
+        *notes,
+        f"Eight layers have {' and '.join(_DEEP[scale][1:])}.",
+        "Hard gates are the sampled ones: three if the output gate is sampled, otherwise two.",
+        "Saturated: the share of input and forget gates beyond 0.1 or 0.9, with soft gates, on the validation set.",
+    )
+    title = f"Ablations: test perplexity of {name}, and what evaluation and compression add to it"
+    table = PlannedTable(title, columns, notes, _variants(recipe, _DEEP[scale], _FINETUNE[scale]))
+    return _study("ablations", [table], seeds, (_NO_CLOCK, *overrides))
+
+
+def _variants(recipe: Recipe, deep: tuple[str, ...], finetune: str) -> dict[str, Row]:
+    ours, model = (OURS,), recipe.model
+    rates = {"weight_dropout": model.weight_dropout}
+    rates |= {f"dropout.{name}": rate for name, rate in model.dropout.model_dump().items()}
+    half = tuple(f"model.{name}={rate / 2!r}" for name, rate in rates.items())
+    rows = METHODS | {OURS: replace(METHODS[OURS], against=(BASELINE,))}
+    rows["ifo"] = Row("G², output gate too", OURS, ours, ("model.gates=ifo",))
+    for tau in (0.3, 0.5, 1.2, 2.0):
+        rows[f"tau{tau}"] = Row(f"G², τ {tau}", OURS, ours, (f"model.tau={tau}",))
+    for rate in (0.0, 0.5, 1.0):
+        rows[f"noise{rate}"] = Row(f"G², noise rate {rate}", OURS, ours, (f"model.noise_rate={rate}",))
+    rows["deep-sigmoid"] = Row("LSTM, 8 layers", BASELINE, (), deep)
+    rows["deep-gumbel"] = Row("G², 8 layers", OURS, ("deep-sigmoid",), deep)
+    # Noise regularises too: how each method does with half of the other regularisers.
+    rows["less-sigmoid"] = Row("LSTM, half the dropout", BASELINE, (BASELINE,), half)
+    rows["less-gumbel"] = Row("G², half the dropout", OURS, (OURS, "less-sigmoid"), half)
+    for epochs in (4, 16):  # those that stay LSTMs show what more training does by itself
+        changes, more = (_NO_CLOCK, f"train.epochs={epochs}", finetune), f"continued{epochs}"
+        rows[more] = Row(f"LSTM, then {epochs} epochs more", BASELINE, (), changes, BASELINE)
+        rows[f"converted{epochs}"] = Row(f"LSTM, then {epochs} epochs of G²", OURS, (more,), changes, BASELINE)
+    return rows
 
 
 def demo(overrides: Sequence[str] = ()) -> Study:
-    """What `g2lstm demo` carries out: one run of each method on embedded text, compressed with the paper's settings.
-
-    Args:
-        overrides: of the recipe's keys.
-    """
+    """What `g2lstm demo` carries out: one run of each method on embedded text, compressed with the paper's settings."""
     check_overrides(overrides, {METHOD: "the demo compares all methods; `g2lstm train demo` trains one"})
-    recipe, base = load_recipe("demo", overrides), Measurement()
-    compressed, notes = compression_columns(recipe, "demo", base, NO_FIGURES, **PTB_FIGURES)
-    columns = (
-        Column("test perplexity", "demo", base),
-        *compressed,
-        Column("gates beyond 0.1 or 0.9", "demo", base, what="saturation"),
+    recipe = load_recipe("demo", overrides)
+    columns, notes = _compressed(
+        recipe, Column("test perplexity", "demo"), _without_figures("ptb compressed"), _PTB_HIDDEN
     )
+    columns = (*columns, Column("gates beyond 0.1 or 0.9", "demo", what="saturation"))
     directories = {"sigmoid": "lstm", "sharpened": "sharpened", "gumbel": "g2"}
     runs = [
         replace(run, name=directories[run.row], seed=recipe.train.seed)
-        for run in methods_with_seeds("demo", columns, seeds=1, overrides=overrides)
+        for run in plan_runs("demo", columns, seeds=1, overrides=overrides)
     ]
     notes = (
         *notes,
@@ -202,7 +275,8 @@ def demo(overrides: Sequence[str] = ()) -> Study:
         "about other seeds: the demo shows how things work, and `g2lstm study` compares the methods.",
     )
     title = "One model trained in three ways, and what compression adds to its test perplexity"
-    return Study("demo", title, tuple(runs), (PlannedTable(title, METHODS, columns, ((OURS, BASELINE),), notes),))
+    rows = METHODS | {OURS: replace(METHODS[OURS], against=(BASELINE,))}
+    return Study("demo", title, tuple(runs), (PlannedTable(title, columns, notes, rows),))
 
 
 STUDIES: Mapping[str, Callable[[Scale, int, Sequence[str]], Study]] = {

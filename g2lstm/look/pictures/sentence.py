@@ -1,41 +1,23 @@
 """Heat maps of one text: the mean gates at each word, and every unit at each word."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from g2lstm.look.pictures.style import (
-    GATE_NAMES,
-    SEAMLESS,
-    colour_bar,
-    heat_colours,
-    ink_on,
-    new_figure,
-    short,
-    styled,
-)
+from g2lstm.look.pictures.style import GATE_NAMES, colour_bar, draw_cells, heat_colours, new_figure, short, styled
 from g2lstm.tasks.reading import LayerReading, Reading
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
     from matplotlib.figure import Figure
 
 MAX_WORDS = 120  # drawn of a text
 _WORDS_IN_LINE = 17
 _WORD, _ROW = 0.56, 0.34  # inches for a word and for a row of cells
+_DARK = 44 / 65  # from here on, white reads better than black; the colour scale has 65 steps
 _LABELS = 30  # over the units of a longer text, not every word is written
-
-
-class _Line(NamedTuple):
-    """Some words of one run: a panel of the picture."""
-
-    run: str
-    words: list[str]
-    unknown: set[int]  # positions of words outside the vocabulary
-    rows: list[str]
-    values: npt.NDArray[np.float32]  # (rows, words)
 
 
 def draw_words(readings: Mapping[str, Reading], side: str, gates: Sequence[str] = ("input", "forget")) -> "Figure":
@@ -52,18 +34,19 @@ def draw_words(readings: Mapping[str, Reading], side: str, gates: Sequence[str] 
     parts = -(-min(longest, MAX_WORDS) // _WORDS_IN_LINE)
     width = -(-min(longest, MAX_WORDS) // parts)
     lines = [
-        _line(name, reading, side, gates, slice(start, min(start + width, MAX_WORDS)))
+        (name, slice(start, min(start + width, MAX_WORDS)))
         for start in range(0, parts * width, width)
         for name, reading in readings.items()
         if len(reading.tokens[side]) > start
     ]
+    rows = [len(gates) * sum(layer.side == side for layer in readings[name].layers) for name, _ in lines]
     with styled():
-        heights = [len(line.rows) * _ROW for line in lines]
-        figure = new_figure(max(width * _WORD + 2.8, 6.5), sum(heights) + 1.35 * len(lines) + 0.5)
-        panels: list[Axes] = figure.subplots(len(lines), 1, squeeze=False, height_ratios=heights)[:, 0].tolist()
-        for axes, line in zip(panels, lines, strict=True):
-            _draw_line(axes, line, width)
-        cells = panels[0].collections[0]
+        figure = new_figure(max(width * _WORD + 2.8, 6.5), _ROW * sum(rows) + 1.35 * len(lines) + 0.5)
+        panels: list[Axes] = figure.subplots(len(lines), 1, squeeze=False, height_ratios=rows)[:, 0].tolist()
+        for axes, (name, part) in zip(panels, lines, strict=True):
+            cells = _draw_line(axes, readings[name], side, gates, part)
+            axes.set_xlim(-0.5, width - 0.5)
+            axes.set_title(name, loc="left", fontweight="bold")
         colour_bar(figure, cells, panels, label="mean over units", fraction=0.03, pad=0.01, aspect=25)
         modes = " / ".join(dict.fromkeys(reading.mode for reading in readings.values()))
         cut = f"; the first {MAX_WORDS} tokens" if longest > MAX_WORDS else ""
@@ -71,32 +54,24 @@ def draw_words(readings: Mapping[str, Reading], side: str, gates: Sequence[str] 
     return figure
 
 
-def _line(name: str, reading: Reading, side: str, gates: Sequence[str], part: slice) -> _Line:
-    layers = [layer for layer in reading.layers if layer.side == side]
-    values = [getattr(layer, gate)[part].mean(1) for layer in layers for gate in gates]
-    rows = [f"{layer.title}, {gate[0]}" for layer in layers for gate in gates]
-    unknown = {place - part.start for place in reading.unknown[side]}
-    return _Line(name, reading.tokens[side][part], unknown, rows, np.stack(values))
-
-
-def _draw_line(axes: "Axes", line: _Line, width: int) -> None:
-    rows, columns = line.values.shape
-    edges = np.arange(columns + 1) - 0.5, np.arange(rows + 1) - 0.5
-    cells = axes.pcolormesh(*edges, line.values, cmap=heat_colours(), vmin=0, vmax=1, **SEAMLESS)
-    colours = cells.to_rgba(line.values)
-    for (row, column), value in np.ndenumerate(line.values):
-        ink = ink_on(colours[row, column, :3].tolist())
+def _draw_line(axes: "Axes", reading: Reading, side: str, gates: Sequence[str], part: slice) -> "QuadMesh":
+    """Draw some of the words: a column for each, a row for each gate of each layer."""
+    rows = [(layer, gate) for layer in reading.layers if layer.side == side for gate in gates]
+    values = np.stack([getattr(layer, gate)[part].mean(1) for layer, gate in rows])
+    words = [short(word) for word in reading.tokens[side][part]]
+    cells = draw_cells(axes, np.arange(len(words) + 1) - 0.5, np.arange(len(rows) + 1) - 0.5, values)
+    for (row, column), value in np.ndenumerate(values):
+        ink = "#000000" if value < _DARK else "#ffffff"
         number = f"{value:.2f}".removeprefix("0")
         axes.text(column, row, number, ha="center", va="center", color=ink, fontsize=9.5, in_layout=False)
-    axes.set(xlim=(-0.5, width - 0.5), ylim=(rows - 0.5, -0.5))
-    axes.set_yticks(range(len(line.rows)), line.rows)
-    words = [short(word) for word in line.words]
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_yticks(range(len(rows)), [f"{layer.title}, {gate[0]}" for layer, gate in rows])
     axes.set_xticks(range(len(words)), words, rotation=50, rotation_mode="anchor", ha="left")
     axes.tick_params(length=0, top=False, bottom=False, labeltop=True, labelbottom=False)
-    for place, label in enumerate(axes.get_xticklabels()):
-        label.set_fontstyle("italic" if place in line.unknown else "normal")
+    for place, label in enumerate(axes.get_xticklabels(), part.start):
+        label.set_fontstyle("italic" if place in reading.unknown[side] else "normal")
     axes.spines[:].set_visible(False)
-    axes.set_title(line.run, loc="left", fontweight="bold")
+    return cells
 
 
 def draw_units(layers: Mapping[str, LayerReading], words: Sequence[Sequence[str]], mode: str) -> "Figure":

@@ -3,19 +3,21 @@
 import io
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from g2lstm.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.cm import ScalarMappable
+    from matplotlib.collections import QuadMesh
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
+    from numpy.typing import ArrayLike
 
 # ColorBrewer's YlGnBu: darkens steadily, so values can be told apart in grey and by colour-blind people.
 HEAT = ("#ffffd9", "#edf8b1", "#c7e9b4", "#7fcdbb", "#41b6c4", "#1d91c0", "#225ea8", "#253494", "#081d58")
@@ -32,11 +34,11 @@ THEME = {
     "c5": ("#5b6470", "#a5adb8"),
 }
 INK, QUIET, RULE, *COLOURS = (light for light, _ in THEME.values())
-MARKERS = ("o", "s", "^", "D", "v", "x")  # lines also differ in markers or dashes, for those who don't see colours
+# Lines also differ in dashes, for those who don't see colours.
 DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 GATE_NAMES = {"input": "input gate", "forget": "forget gate", "output": "output gate"}
 # No gaps between the cells of a heat map, and no clipping of each.
-SEAMLESS: dict[str, Any] = {"edgecolor": "face", "linewidth": 0.8, "clip_on": False}
+_SEAMLESS: dict[str, Any] = {"edgecolor": "face", "linewidth": 0.8, "clip_on": False}
 _PNG_DPI = 150
 _FONT = "DejaVu Sans"  # ships with matplotlib
 
@@ -115,26 +117,17 @@ def svg_element(figure: "Figure", label: str) -> str:
         figure.savefig(drawn, format="svg", transparent=True, metadata=nothing)
     text = drawn.getvalue().decode()
     text = re.sub(r"<style.*?</style>|<!--.*?-->", "", text[text.index("<svg") :], flags=re.DOTALL)  # not the page's
-    kept: list[bool] = []  # whether each open group has a meaning
-    text = re.sub(r"<[^>]*>", lambda tag: _short_tag(tag[0], kept), re.sub(r">\s*\n\s*<", "><", text))
+    text = re.sub(r"<[^>]*>", _short_tag, re.sub(r">\s*\n\s*<", "><", text))
     for name, (light, _) in THEME.items():
         text = text.replace(light, f"var(--{name})")
     font = f"font-family=\"'{_FONT}', Verdana, sans-serif\""  # the second is as wide
     return text.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" {font} ', 1)
 
 
-def _short_tag(tag: str, groups: list[bool]) -> str:
-    """A tag of matplotlib's SVG without what says nothing; coordinates keep one decimal."""
-    if tag == "</g>":
-        return tag if groups.pop() else ""
-    tag = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", tag)  # every picture has these
-    if tag.startswith("<g") and not tag.endswith("/>"):
-        groups.append(tag != "<g>")
-    if tag in ("<g>", "<g/>"):
-        return ""
-    tag = re.sub(r' transform="rotate\(-0 [^"]*"', "", tag).replace(f"; font-family: '{_FONT}'", "")
-    tag = re.sub(r' (?:[dxy]|transform)="[^"]*"', lambda places: re.sub(r"(\.\d)\d+", r"\1", places[0]), tag)
-    return re.sub(r"\s*([MLCQz])\s+|\s+(?=\"\s)", r"\1", tag) if tag.startswith("<path") else tag
+def _short_tag(found: re.Match[str]) -> str:
+    """A tag of matplotlib's SVG without the ids that every picture has; coordinates keep one decimal."""
+    tag = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", found[0]).replace(f"; font-family: '{_FONT}'", "")
+    return re.sub(r' (?:[dxy]|transform)="[^"]*"', lambda places: re.sub(r"(\.\d)\d+", r"\1", places[0]), tag)
 
 
 def css_variables() -> str:
@@ -151,20 +144,19 @@ def heat_colours() -> "Colormap":
     return LinearSegmentedColormap.from_list("gates", HEAT, N=65)
 
 
+def draw_cells(axes: "Axes", x: "ArrayLike", y: "ArrayLike", values: "ArrayLike", scale: Any = None) -> "QuadMesh":
+    """Draw a heat map between the edges `x` and `y`; the colours go from 0 to 1 unless another scale is given."""
+    limits = {"norm": scale} if scale is not None else {"vmin": 0, "vmax": 1}
+    return axes.pcolormesh(x, y, values, cmap=heat_colours(), **limits, **_SEAMLESS)
+
+
 def colour_bar(figure: "Figure", drawn: "ScalarMappable", panels: "list[Axes]", **options: Any) -> None:
     """Add the colour scale of a heat map beside its panels."""
     bar = figure.colorbar(drawn, ax=panels, **options)
     bar.outline.set_visible(False)
     if bar.solids is not None:
         bar.solids.set_rasterized(False)  # as an image it would be an address in a page
-        bar.solids.set(**SEAMLESS)
-
-
-def ink_on(rgb: Sequence[float]) -> str:
-    """Black or white, whichever reads better on a colour (red, green, blue from 0 to 1): contrast is at least 4.5:1."""
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in rgb]
-    red, green, blue = linear
-    return "#000000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "#ffffff"
+        bar.solids.set(**_SEAMLESS)
 
 
 def short(word: str) -> str:
@@ -176,16 +168,3 @@ def unit_interval(axes: "Axes") -> None:
     """Prepare the x axis for gate values."""
     axes.set_xlim(0, 1)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "", "0.5", "", "1"])
-
-
-def log_scale(axes: "Axes", which: Literal["x", "y"], low: float, high: float) -> None:
-    """Make the x or y axis logarithmic, with round numbers even where the values span less than a power of ten."""
-    from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
-
-    is_wide = high > 5 * low
-    ticks = FixedLocator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high))
-    axes.set(**{f"{which}scale": "log"})
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)) if is_wide else ticks)
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(StrMethodFormatter("{x:g}"))

@@ -42,7 +42,7 @@ let plotly = null;
 export function loadPlotly() {
   plotly ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
-    script.src = "plotly.js";
+    script.src = "plotly/plotly.min.js";
     script.onload = () => resolve(window.Plotly);
     script.onerror = () => {
       plotly = null;

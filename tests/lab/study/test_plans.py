@@ -5,7 +5,7 @@ import torch
 
 from g2lstm import G2Error
 from g2lstm.compression.spec import Spec
-from g2lstm.lab.study.estimate import estimate
+from g2lstm.lab.study.jobs import estimate
 from g2lstm.lab.study.plan import Measurement
 from g2lstm.lab.study.studies import STUDIES, demo, find_study
 

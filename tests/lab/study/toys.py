@@ -59,17 +59,14 @@ class Noting:
     """A watcher that notes what it is told."""
 
     def __init__(self, on_step=None):
-        self.stages, self.messages, self.shares, self.ended, self.steps = [], [], [], [], 0
+        self.stages, self.messages, self.shares, self.steps = [], [], [], 0
         self.after_step = on_step or (lambda steps: None)
 
-    def on_stage(self, number, job, stage):
-        self.stages.append((number, stage))
+    def on_stage(self, job, stage):
+        self.stages.append((job.run.name, stage))
 
     def on_share(self, share):
         self.shares.append(share)
-
-    def on_job_end(self, number, job):
-        self.ended.append(number)
 
     def on_step(self, progress, share, values):
         self.steps += 1

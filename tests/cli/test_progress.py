@@ -4,23 +4,23 @@ import io
 
 from rich.console import Console
 
-from g2lstm.cli import output, progress
+from g2lstm.cli import progress, shared
 
 
 def test_a_stream_has_one_console():
-    assert output.console() is output.console()
-    assert output.error_console() is output.error_console()
-    assert output.console() is not output.error_console()
+    assert shared.console() is shared.console()
+    assert shared.error_console() is shared.error_console()
+    assert shared.console() is not shared.error_console()
 
 
 def test_a_bar_below_another(monkeypatch):
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=80)
     monkeypatch.setattr(progress, "error_console", lambda: console)
-    outer = progress.study_progress()
+    outer = progress.TrainingBar().bar
     outer.live.auto_refresh = False
     outer.start()
-    outer.add_task("run 1 of 3", total=10, rate="", perplexity="")
+    outer.update(outer.task_ids[0], description="run 1 of 3")
     with progress.bar() as show:
         show("preparing x", 1, 4)
         outer.refresh()

@@ -1,14 +1,33 @@
-"""How commands print: results to standard output, messages to standard error, tables the same everywhere."""
+"""What commands share: options, and how they print: results to standard output, messages to standard error."""
 
 import json
 import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+Json = Annotated[bool, typer.Option("--json", help="Print one machine-readable object.")]
+Run = Annotated[Path, typer.Argument(help="A run directory, made by `g2lstm train`.")]
+Runs = Annotated[list[Path], typer.Argument(help="Run directories, compressed or not.", metavar="RUN...")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="The folder that holds the named data sets; the environment variable G2LSTM_DATA also sets it."),
+]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the recipe; repeatable.")
+]
+EvalGate = Annotated[
+    str | None,
+    typer.Option(help="Gates in evaluation: soft, tempered or hard; the recipe's by default.", metavar="GATE"),
+]
+Beam = Annotated[int | None, typer.Option(min=1, help="The number of hypotheses to follow; 1 is greedy search.")]
+LengthPenalty = Annotated[float | None, typer.Option(help="Divide scores by the length to this power.")]
 
 UNKNOWN = "-"  # stands for what was not measured
 
@@ -29,14 +48,14 @@ def _console(is_error: bool, is_terminal: bool) -> Console:
     return Console(stderr=is_error, width=None if is_terminal else 160)
 
 
-def say(text: str) -> None:
-    """Prints a line of the result as it is."""
-    console().print(text, highlight=False, markup=False, soft_wrap=True)
+def say(text: str, to: Console | None = None) -> None:
+    """Prints a line as it is, by default to standard output."""
+    (to or console()).print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def tell(text: str) -> None:
     """Prints a message to standard error as it is."""
-    error_console().print(text, highlight=False, markup=False, soft_wrap=True)
+    say(text, error_console())
 
 
 def print_json(values: Any) -> None:
@@ -58,7 +77,7 @@ def table(
     """
     made = Table(title=escape(title) or None, caption=escape(caption) or None, title_justify="left")
     for number, heading in enumerate(headings):
-        made.add_column(escape(heading), justify="left" if number < left else "right")
+        made.add_column(escape(heading), justify="left" if number < left else "right", overflow="fold")
     for row in rows:
         if row is None:
             made.add_section()

@@ -1,0 +1,226 @@
+"""What is known about each run of a study, all of it from the run's directory, and what is left to do for it."""
+
+import functools
+import json
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from g2lstm.errors import G2Error
+from g2lstm.files import write_atomically
+from g2lstm.lab.study.plan import Measurement, PlannedRun, Study
+from g2lstm.recipes.files import differences
+from g2lstm.recipes.sections import NtAsgd
+from g2lstm.runs.directory import RunDirectory
+from g2lstm.runs.records import Record, RecordT, Score
+from g2lstm.tasks.recipes import Recipe, task_of
+from g2lstm.text.lines import sha256_of
+
+FOLDER = "measured"  # inside a run directory: a file for each measurement, and one about the training
+TRAINING = "training"
+_ELSEWHERE = "move it away, or choose another folder with --out"
+
+
+class Training(Record):
+    """How a run was trained, once it was trained to its end."""
+
+    epochs: float
+    seconds: float
+    start: str | None = None  # identifies the weights that it began with, if they are another run's
+
+
+class Measured(Score):
+    """A score, and what else it rests on."""
+
+    by_sentence: list[list[float]]  # what each sentence adds to the sums that the score is made of
+    weights: str | None = None  # identifies the run's weights
+    trained_on_text: str = ""
+    tuned_on_text: str | None = None  # identifies the text that the cache was tuned on
+
+    @property
+    def score(self) -> float:
+        """The perplexity or the BLEU."""
+        score = self.perplexity if self.bleu is None else self.bleu
+        assert score is not None
+        return score
+
+    @functools.cached_property
+    def sums(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """(sentences, k): what each sentence adds to the sums that the score is made of."""
+        return np.asarray(self.by_sentence, np.float64)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a study: what is done, and what is left to do."""
+
+    run: PlannedRun
+    path: Path
+    recipe: Recipe
+    training: Training | None = None
+    measured: Mapping[Measurement, Measured] = field(default_factory=dict)
+    problem: str = ""  # why the study can't use what the directory holds
+
+    @property
+    def missing(self) -> list[Measurement]:
+        """What remains to be measured."""
+        return [one for one in self.run.measurements if one not in self.measured]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.training is not None and not self.missing and not self.problem
+
+    @property
+    def stages(self) -> dict[str, float]:
+        """What is left to do, with an estimate of its seconds; 0 if nothing is known of the text."""
+        known = estimate(self.recipe) or Estimate(0.0, 0.0, 0.0)
+        training = {} if self.training else {TRAINING: known.train_seconds}
+        return training | {measurement.name: known.measure_seconds for measurement in self.missing}
+
+    @property
+    def saturation(self) -> float | None:
+        """The share of input and forget gates beyond 0.1 or 0.9 at the best validation: a mean over layers."""
+        lines = [line for line in RunDirectory(self.path).metrics() if line.get("kind") == "valid"]
+        best = min(lines, key=lambda line: -line["bleu"] if "bleu" in line else line["loss"], default={})
+        shares = [value for name, value in best.items() if name.startswith("saturation/")]
+        return statistics.fmean(shares) if shares else None
+
+
+def jobs_of(study: Study, out: Path) -> list[Job]:
+    """Every run of a study, in the folder for all runs."""
+    if out.exists() and not out.is_dir():
+        raise G2Error(f"{out} is not a folder; choose one for the runs with --out")
+    return [_job(run, out) for run in study.runs]
+
+
+def _job(run: PlannedRun, out: Path) -> Job:
+    path, recipe = out / run.name, run.load(out)
+    try:
+        if (path / "recipe.toml").exists():
+            recipe = _checked_recipe(path, recipe)  # a run continues as it began
+        training = training_of(path)
+        start = None if run.starts_from is None else weights_of(out / run.starts_from)
+        if training is not None and None not in (start, training.start) and start != training.start:
+            raise G2Error(f"{path} was trained from another {run.starts_from} than the one now in {out}; {_ELSEWHERE}")
+        found = {one: measured(path, one, recipe) for one in run.measurements}
+    except G2Error as error:
+        return Job(run, path, recipe, problem=str(error))
+    return Job(run, path, recipe, training, {one: result for one, result in found.items() if result is not None})
+
+
+def _checked_recipe(path: Path, planned: Recipe) -> Recipe:
+    """The recipe of an existing run; raises unless it is the planned one, wherever the run it starts from lies."""
+    found = RunDirectory.open(path).recipe
+    names = ["checkpoint_minutes"]
+    if None not in (found.train.finetune_from, planned.train.finetune_from):
+        names.append("finetune_from")
+    same = {name: getattr(found.train, name) for name in names}
+    planned = planned.model_copy(update={"train": planned.train.model_copy(update=same)})
+    if found != planned:
+        changes = "; ".join(differences(found, planned))
+        raise G2Error(f"{path} holds a run of another recipe than this study's ({changes}); {_ELSEWHERE}")
+    return found
+
+
+def training_of(path: Path) -> Training | None:
+    """How a run was trained; None if that is not known, or not to its end."""
+    file = path / FOLDER / f"{TRAINING}.json"
+    return read(file, Training) if file.is_file() else None
+
+
+def measured(path: Path, measurement: Measurement, recipe: Recipe) -> Measured | None:
+    """What was measured; None if nothing was, or of other weights or on another text than are there now."""
+    file = path / FOLDER / f"{measurement.name}.json"
+    if not file.is_file():
+        return None
+    result, weights = read(file, Measured), weights_of(path)
+    if result.data is None or (weights is not None and result.weights not in (None, weights)):
+        return None
+    if recipe.data.path is not None:
+        folder = Path(recipe.data.path)
+        files = [folder / f"{measurement.split}.{ending}" for ending in recipe.data.endings]
+        if all(each.is_file() for each in files):  # a text that is gone is not missed
+            known = "+".join(sha256_of(each)[:8] for each in files)
+            if result.data != f"own/{known}":
+                return None
+        valid = folder / "valid.txt"
+        if result.tuned_on_text is not None and valid.is_file() and sha256_of(valid) != result.tuned_on_text:
+            return None
+    return result
+
+
+def weights_of(path: Path) -> str | None:
+    """Identifies a run's weights by sixteen hexadecimal digits; None if it has none."""
+    file = path / "model.safetensors"
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return _hash(file, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=1000)
+def _hash(file: Path, modified: int, size: int) -> str:
+    return sha256_of(file)[:16]
+
+
+def keep(path: Path, name: str, values: Mapping[str, Any]) -> None:
+    """Writes a JSON file about the run in `path`, with a line for each key."""
+    lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
+    with write_atomically(RunDirectory(path).own(FOLDER) / f"{name}.json") as file:
+        file.write(f"{{\n{lines}\n}}\n".encode())
+
+
+def read(file: Path, kind: type[RecordT]) -> RecordT:
+    """Reads what `keep` wrote."""
+    return kind.read(file, "delete it and run the study again")
+
+
+ESTIMATE = (
+    "Times are for all epochs on the whole data set, at 6 operations for each weight and token and 75 GFLOP/s per "
+    "thread (ptb-small on two cores of a Xeon with AVX-512), or train.minutes if that is shorter. They count runs that "
+    "have begun as if they had not; a GPU is far faster. Memory is for weights, gradients, the optimizer, checkpoints "
+    "and the layers' outputs, plus 400 MB for the libraries."
+)
+_SIZES = {  # tokens to train on (both sides of a pair together), tokens to test on, words, tokens per sentence
+    "embedded": (44_000, 4_400, 2_500, 0),
+    "ptb": (929_589, 82_430, 10_000, 0),
+    "wikitext-2": (2_088_628, 245_569, 33_278, 0),
+    "embedded-mt": (400_000, 20_000, 500, 10),
+    "multi30k-de-en": (800_000, 27_000, 6_000, 14),
+    "iwslt14-de-en": (7_000_000, 310_000, 25_000, 23),
+    "wmt14-en-de": (260_000_000, 160_000, 30_000, 29),
+}
+
+
+class Estimate(NamedTuple):
+    """The cost of a run."""
+
+    train_seconds: float
+    measure_seconds: float  # of each measurement
+    bytes: float
+
+
+def estimate(recipe: Recipe) -> Estimate | None:
+    """The cost of a run with this recipe; None for data of unknown size."""
+    if recipe.data.name not in _SIZES:
+        return None
+    train_tokens, test_tokens, words, length = _SIZES[recipe.data.name]
+    work, train = task_of(recipe).work(recipe, recipe.data.vocabulary or words, length), recipe.train
+    # A multiplication and an addition for each weight, forward once and backward twice, at 75e9 per second and thread.
+    speed = 75e9 * torch.get_num_threads() / (6 * work.used)  # tokens per second
+    by_epochs = None if train.epochs is None else train.epochs * train_tokens / speed
+    by_minutes = None if train.minutes is None else 60.0 * train.minutes
+    seconds = min(value for value in (by_epochs, by_minutes) if value is not None)
+    # Weights, gradients, what the optimizer keeps and needs for an update, and a checkpoint being written; from the
+    # peak memory of `embedded` with 256 to 1,536 hidden units, and of `ptb-small`. A layer keeps ten numbers for each
+    # unit and step until its backward pass.
+    copies = 4 if isinstance(train.optimizer, NtAsgd) else 10
+    numbers = copies * work.weights + 10 * work.units * work.batch_tokens
+    return Estimate(seconds, test_tokens / speed, 400e6 + 4 * numbers)
