@@ -1,12 +1,11 @@
 """`g2lstm bench`: measurements against named peers."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from g2lstm.cli.progress import bar
-from g2lstm.cli.shared import DataDir, Json, console, print_json, say, table
+from g2lstm.cli.shared import Json, console, print_json, say, table
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
@@ -51,31 +50,14 @@ def train(rounds: Rounds = 7, as_json: Json = False) -> None:
 
 
 @app.command()
-def infer(
-    run: Annotated[Path | None, typer.Argument(help="A run directory; without one, stacks of LSTM layers.")] = None,
-    rounds: Annotated[
-        int | None, typer.Option(min=1, help="Interleaved rounds; 15 by default, 5 for translation.")
-    ] = None,
-    split: Annotated[str, typer.Option(help="Which split of the run's data to read: valid, test or train.")] = "test",
-    data_dir: DataDir = None,
-    as_json: Json = False,
-) -> None:
-    """Measure inference: LSTM stacks at batch 1 against other runtimes or, given a RUN, what that run gains.
-
-    For a language model: size, speed and perplexity of its LSTM layers, compressed by g2lstm and in other runtimes.
-    For a translation model: sentences per second.
-    """
+def infer(rounds: Rounds = 15, as_json: Json = False) -> None:
+    """Measure inference: stacks of LSTM layers step by step at batch 1, against other runtimes."""
     from g2lstm.lab.bench import infer as bench
     from g2lstm.nn.kernel import find
-    from g2lstm.runs.directory import RunDirectory
 
     with bar() as show:
-        if run is None:
-            report = bench.measure_stacks(rounds or 15, bench.STACKS, show)
-        else:
-            measure = bench.MEASUREMENTS[RunDirectory.open(run).recipe.task]
-            report = measure(run, rounds, data_dir, split, show=show)
-    print_reports(as_json, report, **({"kernel": find().description} if run is None else {}))
+        report = bench.measure_stacks(rounds, bench.STACKS, show)
+    print_reports(as_json, report, kernel=find().description)
 
 
 def print_reports(as_json: bool, *reports: "Report", **facts: object) -> None:

@@ -8,10 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from g2lstm.cli.progress import bar
-from g2lstm.cli.shared import DataDir, EvalGate, Json, console, print_json, say, table
+from g2lstm.cli.shared import DataDir, EvalGate, Json, Runs, console, print_json, say, table
 from g2lstm.errors import G2Error
-
-Runs = Annotated[list[Path], typer.Argument(help="Run directories, made by `g2lstm train`; two or more are compared.")]
 
 
 def gates(
@@ -88,22 +86,20 @@ def gates(
 def _show(numbers: Mapping[str, Any]) -> None:
     read = ", ".join(f"{count:,} {side} tokens" for side, count in numbers["data"]["tokens"].items())
     where = f"split {numbers['data']['split']}" if "split" in numbers["data"] else "the text"
+    forms = {
+        "mean": ".3f",
+        "below_0.1": ".1%",
+        "above_0.9": ".1%",
+        "entropy_bits": ".3f",
+        "distance_to_nearer_end": ".3f",
+    }
     rows: list[list[str] | None] = []
     for layer in numbers["layers"]:
         for gate, each in layer["gates"].items():
             life = each.get("half_life_steps")
-            rows.append(
-                [
-                    layer["title"] if gate == "input" else "",
-                    gate,
-                    f"{each['mean']:.3f}",
-                    f"{each['below_0.1']:.1%}",
-                    f"{each['above_0.9']:.1%}",
-                    f"{each['entropy_bits']:.3f}",
-                    f"{each['distance_to_nearer_end']:.3f}",
-                    f"{life['median']:,.1f} ({life['p10']:,.1f} to {life['p90']:,.1f})" if life else "",
-                ]
-            )
+            half = f"{life['median']:,.1f} ({life['p10']:,.1f} to {life['p90']:,.1f})" if life else ""
+            values = [format(each[name], form) for name, form in forms.items()]
+            rows.append([layer["title"] if gate == "input" else "", gate, *values, half])
         rows.append(None)
     numbers_shown = ("mean", "below 0.1", "above 0.9", "entropy, bits", "distance to 0 or 1", "half-life, steps")
     title = f"{numbers['run']}: {numbers['mode']}; {where}, {read}"

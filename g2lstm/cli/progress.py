@@ -4,8 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -100,7 +99,7 @@ def scores_in_words(scores: Mapping[str, float]) -> str:
 class TrainingBar:
     """Shows a training as a bar with speed, perplexity and time left; validations are lines, as is all in a log.
 
-    A context manager. Nothing is drawn before the first step, so an error before that stands alone.
+    Nothing is drawn before the first step, so an error before that stands alone.
     """
 
     def __init__(self, is_shown: bool = True) -> None:
@@ -118,12 +117,8 @@ class TrainingBar:
         self._smooth: float | None = None
         self._next_line = 0.0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Stops drawing."""
         _stop(self.bar)
 
     def on_step(self, progress: "TrainingProgress", share: float, values: dict[str, float]) -> None:

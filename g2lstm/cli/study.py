@@ -1,6 +1,7 @@
 """`g2lstm study`: the paper's tables and figures, each from its own runs."""
 
 import shlex
+from contextlib import closing
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ def carry_out(jobs: "list[Job]", data_dir: Path | None = None) -> dict[str, str]
         if job.problem:
             raise G2Error(job.problem)
     try:
-        with StudyBar(jobs) as watcher:
+        with closing(StudyBar(jobs)) as watcher:
             return do(jobs, watcher, data_dir)
     except (Interrupted, KeyboardInterrupt) as stopped:
         tell(f"{str(stopped) or 'interrupted; finished measurements are kept'}; the same command continues")
@@ -138,7 +139,7 @@ def show_table(found: "StudyTable") -> None:
 def _facts(job: "Job") -> dict[str, Any]:
     from g2lstm.lab.study.jobs import estimate
 
-    known = estimate(job.recipe)
+    is_known = job.is_done or estimate(job.recipe) is not None
     trained = {} if job.training is None else {"epochs": job.training.epochs, "seconds": job.training.seconds}
     return {
         "run": job.run.name,
@@ -147,8 +148,7 @@ def _facts(job: "Job") -> dict[str, Any]:
         **trained,
         "measured": len(job.measured),
         "measurements": len(job.run.measurements),
-        "seconds_left": 0.0 if job.is_done else None if known is None else sum(job.stages.values()),
-        "bytes": None if known is None else known.bytes,
+        "seconds_left": sum(job.stages.values()) if is_known else None,
     }
 
 
@@ -161,18 +161,10 @@ def _show_jobs(jobs: "list[Job]", out: Path, as_json: bool) -> None:
         return
     rows = []
     for job, each in zip(jobs, facts, strict=True):
-        left, size = each["seconds_left"], each["bytes"]
-        rows.append(
-            [
-                each["run"],
-                each["recipe"],
-                "yes" if job.training else "begun" if job.path.exists() else "no",
-                f"{each['measured']} of {each['measurements']}",
-                UNKNOWN if job.is_done else "?" if left is None else duration(left),
-                "?" if size is None else f"{size / 1e6:,.0f} MB",
-            ]
-        )
-    headings = ("run", "recipe", "trained", "measured", "time left", "memory")
+        trained, left = "yes" if job.training else "begun" if job.path.exists() else "no", each["seconds_left"]
+        measured = f"{each['measured']} of {each['measurements']}"
+        rows.append([each["run"], each["recipe"], trained, measured, UNKNOWN if left is None else duration(left)])
+    headings = ("run", "recipe", "trained", "measured", "time left")
     console().print(table(headings, rows, title=f"Runs in {out}", left=2))
     known = [each["seconds_left"] for each in facts if each["seconds_left"] is not None]
     others = len(facts) - len(known)

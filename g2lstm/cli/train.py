@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -42,7 +43,7 @@ def train(
         folder = path.parent if path.name == "recipe.toml" and path.is_file() else Path("runs") / path.stem
     is_main = os.environ.get("RANK", "0") == "0"  # among the processes that torchrun or accelerate started
     try:
-        with TrainingBar(is_shown=is_main) as observer:
+        with closing(TrainingBar(is_shown=is_main)) as observer:
             progress = train_recipe(chosen, folder, observer, resume=resume, data_dir=data_dir)
             observer.bar.update(observer.task, completed=1.0)  # patience may end training before its budget does
     except Interrupted as interrupted:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -242,7 +243,7 @@ def test_durations(seconds, words):
 def test_the_time_left_is_the_sum_of_the_estimates(capsys):
     first = SimpleNamespace(stages={"training": 1000.0, "test-soft": 200.0}, run=SimpleNamespace(name="one"))
     second = SimpleNamespace(stages={"training": 900.0}, run=SimpleNamespace(name="two"))
-    with StudyBar([first, second]) as shown:
+    with closing(StudyBar([first, second])) as shown:
         shown.on_stage(first, "training")
         shown.on_step(TrainingProgress(step=1, seconds=600.0, tokens=5), 0.5, {"loss": 1.0})
         shown.on_stage(first, "test-soft")

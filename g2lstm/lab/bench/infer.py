@@ -1,10 +1,9 @@
-"""`g2lstm bench infer`: LSTM layers step by step at batch 1 against other runtimes, and what a trained run gains."""
+"""`g2lstm bench infer`: LSTM layers step by step at batch 1, against other runtimes."""
 
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,12 +17,7 @@ from g2lstm.errors import G2Error
 from g2lstm.lab.bench import peers
 from g2lstm.lab.bench.measure import Field, Report, Row, Timing, timings
 from g2lstm.lab.bench.peers import Runner, Vectors
-from g2lstm.nn.record import lstms
-from g2lstm.runs.compressed import Show, interleaved, silent
-from g2lstm.runs.trained import load_as
-from g2lstm.tasks.lm.evaluate import score
-from g2lstm.tasks.mt.beam import translate
-from g2lstm.tasks.recipes import LM, MT
+from g2lstm.runs.compressed import Show, silent
 
 PEERS: dict[str, peers.Peer] = {
     "torch.nn.LSTM float32": peers.torch_float32,
@@ -38,13 +32,10 @@ OURS = {
     "ours, small": PRESETS["small"],
 }
 CANDIDATES = (*PEERS, *OURS)
-TOKENS = 20_000  # that a language model predicts
-BEAM = 5
-_SINGLY = 100  # sentences to translate one at a time, which is slow
 _INPUTS = 64
 _PAUSE = 0.05  # seconds: the last candidate's threads keep a core busy for a while, waiting for work
 _BURST = 0.05  # seconds that a candidate runs in each round
-_TIME = (Field("microseconds", "µs per step", ",.1f"), Field("ratio", "ratio to the fastest peer", ".2f"))
+STEP_TIME = (Field("microseconds", "µs per step", ",.1f"), Field("ratio", "ratio to the fastest peer", ".2f"))
 
 
 class Stack(NamedTuple):
@@ -74,97 +65,15 @@ def measure_stacks(rounds: int = 15, stacks: Sequence[Stack] = STACKS, show: Sho
             runner, size = make_candidate(name, lstm, inputs)
             return runner, {"stored_bytes": size if name in OURS else None}
 
-        rows += [{"stack": str(stack), **row} for row in _measure(make, {"stored_bytes": None}, rounds, show)]
+        rows += [{"stack": str(stack), **row} for row in measure_candidates(make, {"stored_bytes": None}, rounds, show)]
     title = f"one step, batch 1, {torch.get_num_threads()} threads, median of {rounds} rounds"
     fields = (
         Field("stack", "stack"),
         Field("name", "candidate"),
-        *_TIME,
+        *STEP_TIME,
         Field("stored_bytes", "bytes in a file", ","),
     )
-    return Report(title, fields, rows, _missing(rows))
-
-
-def measure_language(
-    run: Path,
-    rounds: int | None = None,
-    data_dir: Path | None = None,
-    split: str = "test",
-    tokens: int = TOKENS,
-    show: Show = silent,
-) -> Report:
-    """Size, speed and quality of a language model's LSTM layers in every runtime.
-
-    Each candidate reads the same text, a token at a time, with the model's own embedding and softmax. It is then
-    timed, layer by layer, on what it read.
-
-    Args:
-        run: a run of a language model that is not compressed.
-        rounds: how often to time each candidate; 15 by default.
-        data_dir: a folder that holds the named data sets.
-        split: of the data that the model was trained on.
-        tokens: the number of tokens to predict, from the split's start; fewer if it has fewer.
-        show: called with the progress.
-    """
-    trained = load_as(LM, run)
-    if trained.run.compression is not None:
-        raise G2Error(f"{run} is already compressed; use the run that it was made from")
-    model = trained.model
-    text = torch.from_numpy(trained.split(split, data_dir).read(0, tokens + 1))
-    plain = [layer.to_lstm().eval().requires_grad_(False) for layer in lstms(model)]
-    embedded = model.embedding(text[:-1]).detach().numpy()
-
-    @torch.no_grad()
-    def make(name: str) -> tuple[Runner, Row]:
-        layers, inputs, size = [], embedded, 0
-        for lstm in plain:
-            layer, own = make_candidate(name, lstm, inputs)
-            size += own
-            layers.append(layer)
-            inputs = np.stack([layer(1).copy() for _ in range(len(inputs))])
-        losses = model.token_losses(torch.from_numpy(inputs), text[1:])
-
-        def together(number: int) -> Vectors:
-            return [layer(number) for layer in layers][-1]
-
-        return together, {"megabytes": size / 1e6, "perplexity": score([-losses]).perplexity}
-
-    count = len(text) - 1
-    empty = {"megabytes": None, "perplexity": None, "tokens": count}
-    rows = _measure(make, empty, rounds or 15, show)
-    title = f"LSTM layers of {run}, batch 1, {torch.get_num_threads()} threads, {count:,} tokens of {split}"
-    size, quality = Field("megabytes", "MB of weights", ".2f"), Field("perplexity", "perplexity", ".2f")
-    return Report(title, (Field("name", "candidate"), size, *_TIME, quality), rows, _missing(rows))
-
-
-def measure_translation(
-    run: Path, rounds: int | None = None, data_dir: Path | None = None, split: str = "test", show: Show = silent
-) -> Report:
-    """How many sentences per second a trained model translates; in 5 rounds by default."""
-    trained, rounds = load_as(MT, run), rounds or 5
-    encoded = trained.source.encode_lines(trained.split(split, data_dir)[0])
-    searches = {
-        f"beam {BEAM}": (encoded, BEAM, 64),
-        "greedy": (encoded, 1, 64),
-        f"beam {BEAM}, one sentence at a time": (encoded[:_SINGLY], BEAM, 1),
-    }
-    search = partial(translate, trained.model, source_eos=trained.source.eos_id, target_eos=trained.target.eos_id)
-    jobs = {
-        name: partial(search, sentences, beam=beam, batch_size=batch_size)
-        for name, (sentences, beam, batch_size) in searches.items()
-    }
-    rows = []
-    for name, times in interleaved(jobs, rounds, show=show).items():
-        count, seconds = len(searches[name][0]), statistics.median(times)
-        rows.append({"name": name, "sentences": count, "seconds": seconds, "sentences_per_second": count / seconds})
-    fields = (
-        Field("name", "search"),
-        Field("sentences", "sentences", ","),
-        Field("seconds", "seconds", ".2f"),
-        Field("sentences_per_second", "sentences/s", ".0f"),
-    )
-    title = f"{run}, {split}, {torch.get_num_threads()} threads, median of at least {rounds} rounds"
-    return Report(title, fields, rows)
+    return Report(title, fields, rows, missing_notes(rows))
 
 
 def make_stack(stack: Stack) -> tuple[nn.LSTM, Vectors]:
@@ -186,16 +95,8 @@ def make_candidate(name: str, lstm: nn.LSTM, inputs: Vectors) -> tuple[Runner, i
     model = lstm if spec is None else compress(lstm, spec)
     matrices = encoded_matrices(model)
     stored = sum(matrix.stored_bytes for matrix in matrices.values()) + 4 * sum(p.numel() for p in model.parameters())
-    session, count = stream(model), 0
-
-    def run(number: int) -> Vectors:
-        nonlocal count
-        for _ in range(number):
-            out = session.step(inputs[count % len(inputs)])
-            count += 1
-        return out.astype(np.float32, copy=False)
-
-    return run, stored
+    step = stream(model).step
+    return peers.repeated(lambda count: step(inputs[count % len(inputs)]).astype(np.float32, copy=False)), stored
 
 
 def time_runners(runners: dict[str, Runner], rounds: int, show: Show = silent) -> dict[str, Timing]:
@@ -223,7 +124,7 @@ def time_runners(runners: dict[str, Runner], rounds: int, show: Show = silent) -
     return timings(seconds, min((n for n in PEERS if n in seconds), key=lambda n: statistics.median(seconds[n])))
 
 
-def _measure(make: Callable[[str], tuple[Runner, Row]], empty: Row, rounds: int, show: Show) -> list[Row]:
+def measure_candidates(make: Callable[[str], tuple[Runner, Row]], empty: Row, rounds: int, show: Show) -> list[Row]:
     """A row for each candidate, with what `make` says of it, its time, and why it is missing if it is."""
     runners: dict[str, Runner] = {}
     rows = []
@@ -243,8 +144,6 @@ def _measure(make: Callable[[str], tuple[Runner, Row]], empty: Row, rounds: int,
     return rows
 
 
-def _missing(rows: Sequence[Row]) -> list[str]:
+def missing_notes(rows: Sequence[Row]) -> list[str]:
+    """A line for each candidate that could not be measured."""
     return list(dict.fromkeys(f"{row['name']}: {row['missing']}" for row in rows if row["missing"]))
-
-
-MEASUREMENTS: dict[str, Callable[..., Report]] = {"lm": measure_language, "mt": measure_translation}  # by task

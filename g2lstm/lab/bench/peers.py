@@ -21,21 +21,33 @@ Peer: TypeAlias = Callable[[nn.LSTM, Vectors], Runner]  # given the inputs (N, I
 _OPSET, _IR = 17, 10
 
 
+def repeated(step: Callable[[int], Vectors]) -> Runner:
+    """Takes steps, which are numbered from call to call."""
+    count = 0
+
+    def run(number: int) -> Vectors:
+        nonlocal count
+        for _ in range(number):
+            out = step(count)
+            count += 1
+        return out
+
+    return run
+
+
 def torch_float32(lstm: nn.LSTM, inputs: Vectors) -> Runner:
     """A plain `torch.nn.LSTM`."""
     steps = torch.from_numpy(inputs)[:, None, None]  # (N, 1, 1, I)
     shape = (lstm.num_layers, 1, lstm.hidden_size)
-    state, count = (torch.zeros(shape), torch.zeros(shape)), 0
+    state = (torch.zeros(shape), torch.zeros(shape))
 
     @torch.inference_mode()
-    def run(number: int) -> Vectors:
-        nonlocal state, count
-        for _ in range(number):
-            out, state = lstm(steps[count % len(steps)], state)
-            count += 1
+    def step(count: int) -> Vectors:
+        nonlocal state
+        out, state = lstm(steps[count % len(steps)], state)
         return out.numpy().reshape(-1)
 
-    return run
+    return repeated(step)
 
 
 def torch_int8(lstm: nn.LSTM, inputs: Vectors) -> Runner:
@@ -46,8 +58,6 @@ def torch_int8(lstm: nn.LSTM, inputs: Vectors) -> Runner:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about its move to another package
         [quantised] = quantize(nn.Sequential(lstm), {nn.LSTM})
-    if isinstance(quantised, nn.LSTM):
-        raise G2Error(f"torch {torch.__version__} does not quantise an LSTM")
     return torch_float32(quantised, inputs)
 
 
@@ -64,13 +74,12 @@ def onnx_runtime(lstm: nn.LSTM, inputs: Vectors, *, quantised: bool = False) -> 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    # Its fastest way: bound once, each step writes its states where the next step reads them.
-    steps, count = inputs[:, None, None], 0  # (N, 1, 1, I)
 
     def zeros(*shape: int) -> Any:
         return onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32))  # which shares the array
 
-    H = lstm.hidden_size
+    # Its fastest way: bound once, each step writes its states where the next step reads them.
+    steps, H = inputs[:, None, None], lstm.hidden_size  # (N, 1, 1, I)
     names = [name for k in range(lstm.num_layers) for name in (f"h{k}", f"c{k}")]
     states = [{name: zeros(1, 1, H) for name in names} for _ in range(2)]
     x, y, bindings = zeros(*steps[0].shape), zeros(1, 1, 1, H), [session.io_binding() for _ in range(2)]
@@ -81,16 +90,13 @@ def onnx_runtime(lstm: nn.LSTM, inputs: Vectors, *, quantised: bool = False) -> 
             binding.bind_ortvalue_input(name, states[k][name])
             binding.bind_ortvalue_output(f"{name}_out", states[1 - k][name])
 
-    def run(number: int) -> Vectors:
-        nonlocal count
-        for _ in range(number):
-            x.update_inplace(steps[count % len(steps)])
-            session.run_with_iobinding(bindings[count % 2])
-            out = y.numpy()
-            count += 1
+    def step(count: int) -> Vectors:
+        x.update_inplace(steps[count % len(steps)])
+        session.run_with_iobinding(bindings[count % 2])
+        out: Vectors = y.numpy()
         return out.reshape(-1)
 
-    return run
+    return repeated(step)
 
 
 def stack_graph(lstm: nn.LSTM) -> Any:
@@ -103,7 +109,9 @@ def stack_graph(lstm: nn.LSTM) -> Any:
     H, nodes, weights, below = lstm.hidden_size, [], [], "x"
     ends, state = [value("x", 1, 1, lstm.input_size)], [value("y", 1, 1, 1, H)]
     for k, parameters in enumerate(lstm.all_weights):
-        w_x, w_h, b_x, b_h = (_reordered(parameter.detach().numpy()) for parameter in parameters)
+        # From torch's gates i f g o to i o f g, as ONNX has them.
+        blocks = [np.split(parameter.detach().numpy(), 4) for parameter in parameters]
+        w_x, w_h, b_x, b_h = (np.concatenate([i, o, f, g]) for i, f, g, o in blocks)
         arrays = {f"W{k}": w_x, f"R{k}": w_h, f"B{k}": np.concatenate([b_x, b_h])}
         weights += [numpy_helper.from_array(array[None], name) for name, array in arrays.items()]
         if k:
@@ -121,12 +129,6 @@ def stack_graph(lstm: nn.LSTM) -> Any:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR)
     checker.check_model(model)
     return model
-
-
-def _reordered(rows: NDArray[Any]) -> NDArray[Any]:
-    """Reorders gates from torch's i f g o to i o f g, as ONNX has them."""
-    i, f, g, o = np.split(rows, 4)
-    return np.concatenate([i, o, f, g])
 
 
 def _quantised(path: Path) -> Path:

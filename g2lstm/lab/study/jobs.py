@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically
 from g2lstm.lab.study.plan import Measurement, PlannedRun, Study
 from g2lstm.recipes.files import differences
-from g2lstm.recipes.sections import NtAsgd
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.records import Record, RecordT, Score
 from g2lstm.tasks.recipes import Recipe, task_of
@@ -79,9 +78,9 @@ class Job:
     @property
     def stages(self) -> dict[str, float]:
         """What is left to do, with an estimate of its seconds; 0 if nothing is known of the text."""
-        known = estimate(self.recipe) or Estimate(0.0, 0.0, 0.0)
-        training = {} if self.training else {TRAINING: known.train_seconds}
-        return training | {measurement.name: known.measure_seconds for measurement in self.missing}
+        train, measure = estimate(self.recipe) or (0.0, 0.0)
+        training = {} if self.training else {TRAINING: train}
+        return training | {measurement.name: measure for measurement in self.missing}
 
     @property
     def saturation(self) -> float | None:
@@ -108,7 +107,8 @@ def _job(run: PlannedRun, out: Path) -> Job:
         start = None if run.starts_from is None else weights_of(out / run.starts_from)
         if training is not None and None not in (start, training.start) and start != training.start:
             raise G2Error(f"{path} was trained from another {run.starts_from} than the one now in {out}; {_ELSEWHERE}")
-        found = {one: measured(path, one, recipe) for one in run.measurements}
+        weights = weights_of(path)
+        found = {one: measured(path, one, recipe, weights) for one in run.measurements}
     except G2Error as error:
         return Job(run, path, recipe, problem=str(error))
     return Job(run, path, recipe, training, {one: result for one, result in found.items() if result is not None})
@@ -134,12 +134,12 @@ def training_of(path: Path) -> Training | None:
     return read(file, Training) if file.is_file() else None
 
 
-def measured(path: Path, measurement: Measurement, recipe: Recipe) -> Measured | None:
+def measured(path: Path, measurement: Measurement, recipe: Recipe, weights: str | None) -> Measured | None:
     """What was measured; None if nothing was, or of other weights or on another text than are there now."""
     file = path / FOLDER / f"{measurement.name}.json"
     if not file.is_file():
         return None
-    result, weights = read(file, Measured), weights_of(path)
+    result = read(file, Measured)
     if result.data is None or (weights is not None and result.weights not in (None, weights)):
         return None
     if recipe.data.path is not None:
@@ -158,16 +158,7 @@ def measured(path: Path, measurement: Measurement, recipe: Recipe) -> Measured |
 def weights_of(path: Path) -> str | None:
     """Identifies a run's weights by sixteen hexadecimal digits; None if it has none."""
     file = path / "model.safetensors"
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return _hash(file, status.st_mtime_ns, status.st_size)
-
-
-@functools.lru_cache(maxsize=1000)
-def _hash(file: Path, modified: int, size: int) -> str:
-    return sha256_of(file)[:16]
+    return sha256_of(file)[:16] if file.is_file() else None
 
 
 def keep(path: Path, name: str, values: Mapping[str, Any]) -> None:
@@ -185,8 +176,7 @@ def read(file: Path, kind: type[RecordT]) -> RecordT:
 ESTIMATE = (
     "Times are for all epochs on the whole data set, at 6 operations for each weight and token and 75 GFLOP/s per "
     "thread (ptb-small on two cores of a Xeon with AVX-512), or train.minutes if that is shorter. They count runs that "
-    "have begun as if they had not; a GPU is far faster. Memory is for weights, gradients, the optimizer, checkpoints "
-    "and the layers' outputs, plus 400 MB for the libraries."
+    "have begun as if they had not; a GPU is far faster."
 )
 _SIZES = {  # tokens to train on (both sides of a pair together), tokens to test on, words, tokens per sentence
     "embedded": (44_000, 4_400, 2_500, 0),
@@ -199,28 +189,14 @@ _SIZES = {  # tokens to train on (both sides of a pair together), tokens to test
 }
 
 
-class Estimate(NamedTuple):
-    """The cost of a run."""
-
-    train_seconds: float
-    measure_seconds: float  # of each measurement
-    bytes: float
-
-
-def estimate(recipe: Recipe) -> Estimate | None:
-    """The cost of a run with this recipe; None for data of unknown size."""
+def estimate(recipe: Recipe) -> tuple[float, float] | None:
+    """The seconds of a run's training, and of each measurement; None for data of unknown size."""
     if recipe.data.name not in _SIZES:
         return None
     train_tokens, test_tokens, words, length = _SIZES[recipe.data.name]
     work, train = task_of(recipe).work(recipe, recipe.data.vocabulary or words, length), recipe.train
-    # A multiplication and an addition for each weight, forward once and backward twice, at 75e9 per second and thread.
+    # A multiplication and an addition for each weight, forward once and backward twice.
     speed = 75e9 * torch.get_num_threads() / (6 * work.used)  # tokens per second
     by_epochs = None if train.epochs is None else train.epochs * train_tokens / speed
     by_minutes = None if train.minutes is None else 60.0 * train.minutes
-    seconds = min(value for value in (by_epochs, by_minutes) if value is not None)
-    # Weights, gradients, what the optimizer keeps and needs for an update, and a checkpoint being written; from the
-    # peak memory of `embedded` with 256 to 1,536 hidden units, and of `ptb-small`. A layer keeps ten numbers for each
-    # unit and step until its backward pass.
-    copies = 4 if isinstance(train.optimizer, NtAsgd) else 10
-    numbers = copies * work.weights + 10 * work.units * work.batch_tokens
-    return Estimate(seconds, test_tokens / speed, 400e6 + 4 * numbers)
+    return min(value for value in (by_epochs, by_minutes) if value is not None), test_tokens / speed

@@ -109,7 +109,6 @@ class Study:
     """Runs and the tables over them; a run that starts from another comes after it."""
 
     name: str
-    title: str
     runs: tuple[PlannedRun, ...]
     tables: tuple[PlannedTable, ...]
 

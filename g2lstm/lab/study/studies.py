@@ -65,7 +65,7 @@ def _study(name: str, tables: Sequence[PlannedTable], seeds: int, overrides: Seq
     for recipe in dict.fromkeys(recipe for pair in starts for recipe in pair if recipe is not None):
         how = {"rows": tables[0].rows, "starts_from": _STARTS.get(recipe)}
         runs += plan_runs(recipe, columns, seeds=seeds, overrides=overrides, **how)  # type: ignore[arg-type]
-    return Study(name, tables[0].title, tuple(runs), tuple(tables))
+    return Study(name, tuple(runs), tuple(tables))
 
 
 def _compressed(
@@ -202,7 +202,7 @@ def figures(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     recipe = "multi30k-small" if scale == "small" else "iwslt14"
     rows = {name: METHODS[name] for name in (BASELINE, OURS)}
     runs = plan_runs(recipe, (), seeds=1, rows=rows, overrides=overrides)
-    return Study("figures", f"Figures 1 to 4, {recipe}", tuple(runs), ())
+    return Study("figures", tuple(runs), ())
 
 
 # Eight layers learn nothing without residual connections, and little at the learning rate of a small stack.
@@ -276,7 +276,7 @@ def demo(overrides: Sequence[str] = ()) -> Study:
     )
     title = "One model trained in three ways, and what compression adds to its test perplexity"
     rows = METHODS | {OURS: replace(METHODS[OURS], against=(BASELINE,))}
-    return Study("demo", title, tuple(runs), (PlannedTable(title, columns, notes, rows),))
+    return Study("demo", tuple(runs), (PlannedTable(title, columns, notes, rows),))
 
 
 STUDIES: Mapping[str, Callable[[Scale, int, Sequence[str]], Study]] = {

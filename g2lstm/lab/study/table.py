@@ -1,6 +1,7 @@
 """Tables over a study's runs: our scores beside the paper's, means and deviations, and which differences hold."""
 
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -110,48 +111,49 @@ def build(plan: PlannedTable, jobs: Sequence[Job]) -> StudyTable:
     recipes = dict.fromkeys(column.recipe for column in plan.columns)
     mine = [job for job in jobs if job.run.recipe in recipes]
     usable = [job for job in mine if not job.problem]
-    notes = [*plan.notes, *(note for recipe in recipes if (note := _epochs(plan, recipe, usable)))]
-    notes += dict.fromkeys(
-        f"{job.run.recipe} was trained on {result.trained_on}."
-        for job in usable
-        for result in job.measured.values()
-        if result.trained_on
-    )
-    rows: dict[str, list[Cell]] = {row: [] for row in plan.rows}
-    comparisons: dict[tuple[str, str], list[Comparison]] = {
-        (row, other): [] for row, each in plan.rows.items() for other in each.against
-    }
+    notes = [*plan.notes, *_training_notes(plan, usable)]
+    cells: dict[str, list[Cell]] = {row: [] for row in plan.rows}
+    pairs = [(row, other) for row, each in plan.rows.items() for other in each.against]
+    comparisons = []
     for column in plan.columns:
         found, left_out = _points(column, usable)
         notes += left_out
-        for row, cells in rows.items():
+        for row in plan.rows:
             planned = sum(job.run.row == row and job.run.recipe == column.recipe for job in mine)
-            cells.append(_cell(column, [point.value for point in found.get(row, {}).values()], planned))
-        for (first, second), listed in comparisons.items():
-            titles = plan.rows[first].title, plan.rows[second].title
-            listed += _compare(column, titles, found.get(first, {}), found.get(second, {}))
+            cells[row].append(_cell(column, [point.value for point in found[row].values()], planned))
         sizes = [len(point.result.sums) for points in found.values() for point in points.values()]
-        if comparisons and _is_compared(column) and sizes and min(sizes) < LEAST:
+        if not pairs or not sizes or column.what != "score" or column.measurement.split != "test":
+            continue
+        if min(sizes) < LEAST:
             notes.append(f"A test text of {min(sizes)} sentences can't tell a difference from chance; {LEAST} can.")
-    shown: list[tuple[str, tuple[Cell, ...]]] = []
-    for row, cells in rows.items():
-        shown.append((plan.rows[row].title, tuple(cells)))
+            continue
+        for first, second in pairs:
+            titles = plan.rows[first].title, plan.rows[second].title
+            if found[first].keys() & found[second].keys():
+                comparisons.append(_compare(column, titles, found[first], found[second]))
+    rows: list[tuple[str, tuple[Cell, ...]]] = []
+    for row, each in plan.rows.items():
+        rows.append((each.title, tuple(cells[row])))
         if any(row in column.paper for column in plan.columns):
-            shown.append((PAPER, tuple(_paper_cell(column, row) for column in plan.columns)))
+            figures = [[one.paper[row]] if row in one.paper else [] for one in plan.columns]
+            shown = zip(plan.columns, figures, strict=True)
+            rows.append((PAPER, tuple(_cell(one, value, digits=one.digits, empty="") for one, value in shown)))
     notes += [f"{job.run.name} is left out: {job.problem}" for job in mine if job.problem]
+    order = [(plan.rows[first].title, plan.rows[second].title) for first, second in pairs]
+    signatures = {job.run.name: _signatures(plan, job) for job in usable}
     return StudyTable(
         plan.title,
         tuple(column.title for column in plan.columns),
-        tuple(shown),
-        tuple(comparison for listed in comparisons.values() for comparison in listed),
+        tuple(rows),
+        tuple(sorted(comparisons, key=lambda one: order.index(one.rows))),
         tuple(dict.fromkeys(notes)),
-        {job.run.name: signed_by for job in usable if (signed_by := _signatures(plan, job))},
+        {run: found for run, found in signatures.items() if found},
     )
 
 
 def _points(column: Column, jobs: Sequence[Job]) -> tuple[dict[str, _Points], list[str]]:
     """What fills a column, by row and seed; and notes on what is left out because it rests on another text or cache."""
-    found: dict[str, _Points] = {}
+    found: dict[str, _Points] = defaultdict(dict)
     notes, first = [], None
     for job in jobs:
         result = job.measured.get(column.measurement)
@@ -169,27 +171,22 @@ def _points(column: Column, jobs: Sequence[Job]) -> tuple[dict[str, _Points], li
             notes.append(f"{job.run.name} is left out of {column.title}: it rests on another text or cache.")
             continue
         point = _Point(value - (0.0 if base is None else base.score), result, base)
-        found.setdefault(job.run.row, {})[job.run.seed] = point
+        found[job.run.row][job.run.seed] = point
     return found, notes
 
 
-def _cell(column: Column, values: Sequence[float], planned: int) -> Cell:
+def _cell(column: Column, values: Sequence[float], planned: int = 1, digits: int = 2, empty: str = "-") -> Cell:
     if not values:
-        return Cell((), "-")
-    text = _in_column(statistics.fmean(values), column)
+        return Cell((), empty)
+    text = _in_column(statistics.fmean(values), column, digits)
     if len(values) > 1:
-        text += f" ± {_in_column(statistics.stdev(values), column).lstrip('+')}"
+        text += f" ± {_in_column(statistics.stdev(values), column, digits).lstrip('+')}"
     if len(values) < planned:
         text += f" ({len(values)} of {planned})"
     return Cell(tuple(values), text)
 
 
-def _paper_cell(column: Column, row: str) -> Cell:
-    value = column.paper.get(row)
-    return Cell((), "") if value is None else Cell((value,), _in_column(value, column, column.digits))
-
-
-def _in_column(value: float, column: Column, digits: int = 2) -> str:
+def _in_column(value: float, column: Column, digits: int) -> str:
     if column.what == "saturation":
         return f"{value:.0%}"
     return signed(value, digits) if column.against is not None else f"{value:.{digits}f}"
@@ -205,45 +202,35 @@ def chance(p_value: float) -> str:
     return f"{p_value:.3f}" if p_value >= 0.002 else "< 0.002"
 
 
-def _is_compared(column: Column) -> bool:
-    return column.what == "score" and column.measurement.split == "test"
-
-
-def _compare(column: Column, titles: tuple[str, str], one: _Points, other: _Points) -> list[Comparison]:
-    """The comparison of two rows, if both have a seed and the text is long enough."""
+def _compare(column: Column, titles: tuple[str, str], one: _Points, other: _Points) -> Comparison:
+    """The comparison of two rows, over the seeds that both have."""
     seeds = sorted(one.keys() & other.keys())
-    if not seeds or not _is_compared(column):
-        return []
     sides = [(sign, [points[seed] for seed in seeds]) for sign, points in ((1.0, one), (-1.0, other))]
     terms = [Term(sign, [point.result.sums for point in points]) for sign, points in sides]
     if column.against is not None:
         terms += [Term(-sign, [point.base.sums for point in points if point.base]) for sign, points in sides]
     result = one[seeds[0]].result
-    sentences, is_language = len(result.sums), result.perplexity is not None
-    if sentences < LEAST:
-        return []
-    block = min(sentences // LEAST, _BLOCK) if is_language else 1
+    is_language = result.perplexity is not None
+    block = min(len(result.sums) // LEAST, _BLOCK) if is_language else 1
     found = bootstrap(terms, perplexity_of if is_language else bleu_of, block=block)
-    return [Comparison(titles, column.title, {seed: one[seed].value - other[seed].value for seed in seeds}, found)]
+    return Comparison(titles, column.title, {seed: one[seed].value - other[seed].value for seed in seeds}, found)
 
 
-def _epochs(plan: PlannedTable, recipe: str, jobs: Sequence[Job]) -> str:
-    """A note on how long each row was trained, seed by seed."""
-    epochs: dict[str, list[str]] = {}
+def _training_notes(plan: PlannedTable, jobs: Sequence[Job]) -> list[str]:
+    """How long each row was trained, seed by seed, and on how much of the data if not on all of it."""
+    epochs: dict[str, dict[str, list[str]]] = {}
+    shares = []
     for job in jobs:
-        if job.run.recipe == recipe and job.training is not None:
-            epochs.setdefault(plan.rows[job.run.row].title, []).append(f"{job.training.epochs:.1f}")
-    every = {number for numbers in epochs.values() for number in numbers}
-    if len(every) == 1:
-        return f"Epochs of {recipe}: {every.pop()} in every run."
-    parts = [f"{', '.join(numbers)} in {row}" for row, numbers in epochs.items()]
-    return f"Epochs of {recipe}: {'; '.join(parts)}." if parts else ""
+        if job.training is not None:
+            by_row = epochs.setdefault(job.run.recipe, {})
+            by_row.setdefault(plan.rows[job.run.row].title, []).append(f"{job.training.epochs:.1f}")
+        results = job.measured.values()
+        shares += [f"{job.run.recipe} was trained on {one.trained_on}." for one in results if one.trained_on]
+    parts = {recipe: [f"{', '.join(many)} in {row}" for row, many in rows.items()] for recipe, rows in epochs.items()}
+    return [*(f"Epochs of {recipe}: {'; '.join(each)}." for recipe, each in parts.items()), *shares]
 
 
 def _signatures(plan: PlannedTable, job: Job) -> dict[str, str]:
     scores = [column for column in plan.columns if column.what == "score" and column.recipe == job.run.recipe]
-    return {
-        column.title: job.measured[column.measurement].signature
-        for column in scores
-        if column.measurement in job.measured
-    }
+    known = [column for column in scores if column.measurement in job.measured]
+    return {column.title: job.measured[column.measurement].signature for column in known}

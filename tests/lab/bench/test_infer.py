@@ -7,13 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-import g2lstm
 from g2lstm.errors import G2Error
 from g2lstm.lab.bench import infer, peers
 from g2lstm.lab.bench.infer import CANDIDATES, OURS, PEERS, Stack, make_candidate, make_stack, measure_stacks
-from g2lstm.tasks.lm.evaluate import perplexity
 from tests.cli.command import run as command
-from tests.runs.toys import language_run, translation_run
 
 TINY = Stack(6, 32, 2)
 
@@ -99,55 +96,3 @@ def test_a_graph_that_was_not_quantised_is_no_peer(monkeypatch):
     )
     with pytest.raises(G2Error, match="does not quantise the operator LSTM: its graph has LSTM"):
         peers.onnx_runtime(*make_stack(TINY), quantised=True)
-
-
-# Of a trained language model: every way to run its layers predicts the same text.
-
-
-def test_the_table_has_size_speed_and_the_models_own_perplexity(tmp_path):
-    run = language_run(tmp_path)
-    rows = {row["name"]: row for row in infer.measure_language(run, rounds=2, tokens=60).rows}
-    assert list(rows) == list(CANDIDATES)
-    trained = g2lstm.load(run)
-    wanted = perplexity(trained.model, trained.split("test").read(0, 61)).perplexity
-    for name, row in rows.items():
-        assert row["perplexity"] == pytest.approx(wanted, rel=1e-5 if "float32" in name else 0.05), name
-        assert row["microseconds"] > 0
-    assert min(row["ratio"] for name, row in rows.items() if name in infer.PEERS) == 1
-    weights, biases = 4 * 12 * (10 + 12) + 4 * 10 * (12 + 10), 2 * 4 * (12 + 10)
-    for name in ("ours, float32", "torch.nn.LSTM float32"):
-        assert rows[name]["megabytes"] == 4 * (weights + biases) / 1e6
-    assert rows["torch dynamic int8"]["megabytes"] == (weights + 4 * biases) / 1e6
-
-
-def test_what_is_missing_is_said(tmp_path, monkeypatch):
-    def missing(*_):
-        raise G2Error("not here")
-
-    monkeypatch.setitem(infer.PEERS, "torch dynamic int8", missing)
-    run = language_run(tmp_path)
-    rows = {row["name"]: row for row in infer.measure_language(run, rounds=1, tokens=20).rows}
-    assert rows["torch dynamic int8"] == {
-        "name": "torch dynamic int8", "megabytes": None, "microseconds": None, "ratio": None, "perplexity": None,
-        "tokens": 20, "missing": "not available: not here",
-    }  # fmt: skip
-    done = command("bench", "infer", run, "--rounds", "1")
-    assert done.returncode == 0, done.stderr
-    assert "torch dynamic int8: not available: not here" in done.stdout
-
-
-def test_the_run_says_which_task_is_measured(tmp_path):
-    language, translation = language_run(tmp_path / "lm"), translation_run(tmp_path / "mt")
-    rows = json.loads(command("bench", "infer", language, "--rounds", "1", "--json").stdout)["rows"]
-    assert [row["name"] for row in rows] == list(CANDIDATES)
-    assert {row["tokens"] for row in rows} == {len(g2lstm.load(language).split("test")) - 1}
-    rows = json.loads(command("bench", "infer", translation, "--json").stdout)["rows"]
-    assert rows[0]["name"] == "beam 5"
-
-
-def test_a_compressed_run_is_refused(tmp_path):
-    run = language_run(tmp_path)
-    assert command("compress", run, "small", "--no-score", "--out", tmp_path / "small").returncode == 0
-    done = command("bench", "infer", tmp_path / "small")
-    assert done.returncode == 2
-    assert "is already compressed; use the run that it was made from" in done.stderr

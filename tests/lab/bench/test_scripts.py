@@ -3,13 +3,11 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.look.toys import language_run
-
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+from tests.lab.bench.scripts import BENCHMARKS
+from tests.look.toys import language_run, translation_run
 
 
 def answer(script, *arguments):
@@ -32,3 +30,11 @@ def test_recording_gates(tmp_path, monkeypatch):
     assert [row["name"] for row in found["times"]] == ["no gates", "gates returned", "gates recorded"]
     assert found["times"][1]["ratio"] == 1
     assert [(row["samples"], row["tokens"]) for row in found["memory"]] == [(3, 15), (30, 150)]
+
+
+@pytest.mark.slow
+def test_translating(tmp_path, monkeypatch):
+    monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
+    rows = answer("translation.py", translation_run(tmp_path), "--rounds", 1)["rows"]
+    assert [row["name"] for row in rows] == ["beam 5", "greedy", "beam 5, one sentence at a time"]
+    assert all(row["sentences_per_second"] > 0 for row in rows)

@@ -9,7 +9,7 @@ import torch
 
 from g2lstm import G2Error, compress
 from g2lstm.compression.spec import Spec
-from g2lstm.lab.study.jobs import Measured, measured
+from g2lstm.lab.study.jobs import Measured, measured, weights_of
 from g2lstm.lab.study.plan import Measurement
 from g2lstm.lab.study.runner import Measuring
 from g2lstm.lab.study.significance import bleu_of, perplexity_of
@@ -47,7 +47,9 @@ def translation(tmp_path_factory):
 
 def measure(run, measurement):
     result = Measuring(run).measure(measurement, lambda done, total: None)
-    assert measured(run, measurement, load(run).recipe) == Measured.model_validate(json.loads(json.dumps(result)))
+    assert measured(run, measurement, load(run).recipe, weights_of(run)) == Measured.model_validate(
+        json.loads(json.dumps(result))
+    )
     return result
 
 

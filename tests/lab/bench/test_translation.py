@@ -1,6 +1,4 @@
-"""The decoders that benchmarks/decoders.py measures ours against."""
-
-import importlib.util
+"""The decoders that benchmarks/translation.py measures ours against, and its search."""
 
 import pytest
 import torch
@@ -8,22 +6,20 @@ from torch import nn
 
 from g2lstm.tasks.cross_entropy import cross_entropy
 from g2lstm.tasks.mt.model import TranslationModel
-from tests.lab.bench.test_scripts import BENCHMARKS
+from tests.lab.bench.scripts import script
 
-spec = importlib.util.spec_from_file_location("decoders", BENCHMARKS / "decoders.py")
-decoders = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(decoders)
+translation = script("translation")
 
 
 @pytest.mark.parametrize("softmax_inside", [True, False])
 def test_the_loop_is_the_same_model(monkeypatch, softmax_inside):
     for name, value in {"VOCABULARY": 30, "WIDTH": 8, "DROPOUT": 0.0}.items():
-        monkeypatch.setattr(decoders, name, value)
+        monkeypatch.setattr(translation, name, value)
     ours = TranslationModel(30, 30, 8, 8, 2, 2, tied="none", method="sigmoid").eval()
     with torch.no_grad():
         for parameter in ours.parameters():
             parameter.mul_(4)  # so that all parts matter
-    loop = decoders.LoopModel(nn.LSTM, nn.LSTMCell, softmax_inside)
+    loop = translation.LoopModel(nn.LSTM, nn.LSTMCell, softmax_inside)
     pairs = [
         (loop.source, ours.source_embedding),
         (loop.target, ours.target_embedding),

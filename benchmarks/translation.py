@@ -1,10 +1,13 @@
-"""A training step of the paper's IWSLT'14 translation model, against decoders that loop over the target words.
+"""The paper's translation models: a training step against decoders that loop; given a RUN, how fast it translates.
 
-python benchmarks/decoders.py [--rounds N] [--json]
+python benchmarks/translation.py [RUN] [--rounds N] [--data-dir DIR] [--json]
 """
 
 import argparse
+import statistics
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -18,15 +21,19 @@ from g2lstm.nn.gate import GateRule
 from g2lstm.nn.lstm import G2LSTM
 from g2lstm.nn.random import draw_noise
 from g2lstm.runs.compressed import interleaved
+from g2lstm.runs.trained import load_as
 from g2lstm.tasks.cross_entropy import cross_entropy
 from g2lstm.tasks.model import locked_dropout
+from g2lstm.tasks.mt.beam import translate
 from g2lstm.tasks.mt.model import Attention, TranslationModel
+from g2lstm.tasks.recipes import MT
 
 RULE, NOISE_RATE = GateRule(0.9), 0.2  # the paper's, and the layer's defaults
 VOCABULARY, WIDTH, BATCH, LENGTH, DROPOUT = 25_000, 256, 32, 26, 0.2
 OURS, G2_LOOP = "g2lstm", "loop of G² cells"
 PLAIN_LOOP, LATE_LOOP = "loop of nn.LSTMCell, no noise", "loop of nn.LSTMCell, no noise, softmax after it"
-MT_CANDIDATES = (OURS, G2_LOOP, PLAIN_LOOP, LATE_LOOP)
+CANDIDATES = (OURS, G2_LOOP, PLAIN_LOOP, LATE_LOOP)
+BEAM, SINGLY = 5, 100  # hypotheses; sentences to translate one at a time, which is slow
 
 
 class G2Cell(nn.LSTMCell):
@@ -89,9 +96,9 @@ class LoopModel(nn.Module):
         return F.cross_entropy(self.softmax(torch.stack(features)).flatten(0, 1), targets.flatten())
 
 
-def measure(rounds: int) -> Report:
+def measure_steps(rounds: int) -> Report:
     """Times a step of every candidate."""
-    seconds = interleaved({name: translation_step(name) for name in MT_CANDIDATES}, rounds)
+    seconds = interleaved({name: translation_step(name) for name in CANDIDATES}, rounds)
     rows = compared(seconds, OURS, tokens_per_second=int(_lengths().sum()))
     threads = torch.get_num_threads()
     title = f"IWSLT'14 model, batch {BATCH}, gumbel, {threads} threads, median of at least {rounds} rounds"
@@ -123,13 +130,45 @@ def _lengths() -> Tensor:
     return lengths
 
 
+def measure_search(run: Path, rounds: int, data_dir: Path | None) -> Report:
+    """How many sentences of the test set a trained model translates per second."""
+    trained = load_as(MT, run)
+    encoded = trained.source.encode_lines(trained.split("test", data_dir)[0])
+    searches = {
+        f"beam {BEAM}": (encoded, BEAM, 64),
+        "greedy": (encoded, 1, 64),
+        f"beam {BEAM}, one sentence at a time": (encoded[:SINGLY], BEAM, 1),
+    }
+    search = partial(translate, trained.model, source_eos=trained.source.eos_id, target_eos=trained.target.eos_id)
+    jobs = {
+        name: partial(search, sentences, beam=beam, batch_size=batch_size)
+        for name, (sentences, beam, batch_size) in searches.items()
+    }
+    rows = []
+    for name, times in interleaved(jobs, rounds).items():
+        count, seconds = len(searches[name][0]), statistics.median(times)
+        rows.append({"name": name, "sentences": count, "seconds": seconds, "sentences_per_second": count / seconds})
+    fields = (
+        Field("name", "search"),
+        Field("sentences", "sentences", ","),
+        Field("seconds", "seconds", ".2f"),
+        Field("sentences_per_second", "sentences/s", ".0f"),
+    )
+    return Report(f"{run}, {torch.get_num_threads()} threads, median of at least {rounds} rounds", fields, rows)
+
+
 def main() -> None:
     """Measures, and prints a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7, help="the minimum number of interleaved rounds")
+    parser.add_argument("run", nargs="?", type=Path, help="a run, to translate its test set")
+    parser.add_argument("--rounds", type=int, default=5, help="the minimum number of interleaved rounds")
+    parser.add_argument("--data-dir", type=Path, help="the folder that holds the named data sets")
     parser.add_argument("--json", action="store_true", help="for scripts")
     given = parser.parse_args()
-    print_reports(given.json, measure(given.rounds))
+    steps = (
+        measure_steps(given.rounds) if given.run is None else measure_search(given.run, given.rounds, given.data_dir)
+    )
+    print_reports(given.json, steps)
 
 
 if __name__ == "__main__":
