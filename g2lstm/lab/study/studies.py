@@ -73,11 +73,7 @@ def _compressed(
 ) -> tuple[tuple[Column, ...], tuple[str, ...]]:
     """The column of the original, one for each compression of the gates, in the paper's order; and notes on them.
 
-    Args:
-        recipe: of the runs.
-        original: the scores before compression.
-        figures: the paper's, by preset and method.
-        paper_hidden: the width that the paper's ranks are for; a model of another width also gets ranks in proportion.
+    The figures are by preset and method. A model of another width than the paper's also gets ranks in proportion.
     """
 
     def column(spec: str, by_method: Mapping[str, float]) -> Column:
@@ -104,20 +100,19 @@ def _compressed(
 
 
 def _without_figures(name: str) -> dict[str, Mapping[str, float]]:
-    """The presets that the paper has figures for, of other data."""
-    return {preset: {} for preset in FIGURES[name]}
+    return {preset: {} for preset in FIGURES[name]}  # for other data than the paper's
 
 
 def table1(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     """Perplexity on Penn Treebank: trained, finetuned, and with the cache."""
     first = _PTB[scale]
-    stages: list[tuple[str, str, str, Cache | None]] = [
-        ("trained", "", first, None),
-        ("finetuned", ", finetuned", f"{first}-finetune", None),
-        ("cache", ", finetuned, cache", f"{first}-finetune", _CACHE[scale]),
-    ]
+    stages: dict[str, tuple[str, str, Cache | None]] = {
+        "trained": (first, "", None),
+        "finetuned": (f"{first}-finetune", ", finetuned", None),
+        "cache": (f"{first}-finetune", ", finetuned, cache", _CACHE[scale]),
+    }
     columns = []
-    for stage, title, recipe, cache in stages:
+    for stage, (recipe, title, cache) in stages.items():
         for split in ("valid", "test"):
             figures = FIGURES["ptb"][f"{stage} {split}"]
             columns.append(Column(f"{split}{title}", recipe, Measurement(split, cache=cache), paper=figures, digits=1))
