@@ -108,7 +108,6 @@ class PlannedTable:
 class Study:
     """Runs and the tables over them; a run that starts from another comes after it."""
 
-    name: str
     runs: tuple[PlannedRun, ...]
     tables: tuple[PlannedTable, ...]
 
