@@ -69,9 +69,7 @@ def demo(
         if known is None or known.score is None or known.speed is None:
             raise G2Error(f"{folder} was not made by this demo; move it away")
         file, score, speed = known.file, known.score, known.speed
-        facts["compressed"][name] = {
-            each: vars(value) for each, value in (("file", file), ("score", score), ("speed", speed))
-        }
+        facts["compressed"][name] = known.model_dump(include={"file", "score", "speed"})
         sizes = [f"{file.before / 1e6:.2f}", f"{file.after / 1e6:.2f}"]
         rows.append([name, *sizes, signed(score.after - score.before), f"{speed.before:,.0f}", f"{speed.after:,.0f}"])
     write_json(out / "table.json", facts)
@@ -81,8 +79,7 @@ def demo(
     show_table(found)
     headings = ("", "MB", f"MB, {PRESET}", "perplexity", speed.unit, f"{speed.unit}, {PRESET}")
     console().print(table(headings, rows, title=f"What the preset {PRESET}, on all weights, gains and adds"))
-    for line in (f"Report: {report.absolute()}", _NEXT):
-        say(line)
+    say(f"Report: {report.absolute()}\n{_NEXT}")
 
 
 def _look(runs: Sequence[Path], small: Sequence[Path], report: Path) -> None:

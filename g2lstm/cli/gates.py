@@ -11,6 +11,14 @@ from g2lstm.cli.progress import bar
 from g2lstm.cli.shared import DataDir, EvalGate, Json, Runs, console, print_json, say, table
 from g2lstm.errors import G2Error
 
+_COLUMNS = {  # headings, names of numbers, and their forms
+    "mean": ("mean", ".3f"),
+    "below 0.1": ("below_0.1", ".1%"),
+    "above 0.9": ("above_0.9", ".1%"),
+    "entropy, bits": ("entropy_bits", ".3f"),
+    "distance to 0 or 1": ("distance_to_nearer_end", ".3f"),
+}
+
 
 def gates(
     runs: Runs,
@@ -86,24 +94,17 @@ def gates(
 def _show(numbers: Mapping[str, Any]) -> None:
     read = ", ".join(f"{count:,} {side} tokens" for side, count in numbers["data"]["tokens"].items())
     where = f"split {numbers['data']['split']}" if "split" in numbers["data"] else "the text"
-    forms = {
-        "mean": ".3f",
-        "below_0.1": ".1%",
-        "above_0.9": ".1%",
-        "entropy_bits": ".3f",
-        "distance_to_nearer_end": ".3f",
-    }
     rows: list[list[str] | None] = []
     for layer in numbers["layers"]:
         for gate, each in layer["gates"].items():
             life = each.get("half_life_steps")
             half = f"{life['median']:,.1f} ({life['p10']:,.1f} to {life['p90']:,.1f})" if life else ""
-            values = [format(each[name], form) for name, form in forms.items()]
+            values = [format(each[key], form) for key, form in _COLUMNS.values()]
             rows.append([layer["title"] if gate == "input" else "", gate, *values, half])
         rows.append(None)
-    numbers_shown = ("mean", "below 0.1", "above 0.9", "entropy, bits", "distance to 0 or 1", "half-life, steps")
+    headings = ("layer", "gate", *_COLUMNS, "half-life, steps")
     title = f"{numbers['run']}: {numbers['mode']}; {where}, {read}"
-    console().print(table(("layer", "gate", *numbers_shown), rows, title=title, left=2))
+    console().print(table(headings, rows, title=title, left=2))
     if "scores" in numbers:
         scores = numbers["scores"]
         say(f"{scores['metric']}: {scores['soft']:.2f} with soft gates, {scores['hard']:.2f} with hard gates")

@@ -36,12 +36,8 @@ def describe_backends() -> dict[str, str]:
     from g2lstm.nn import kernel
 
     found = kernel.find()
-    fused = {
-        "oneDNN on the CPU": torch.backends.mkldnn.is_available(),
-        "cuDNN on CUDA": torch.backends.cudnn.is_available(),
-        "MPS": torch.backends.mps.is_available(),
-    }
-    names = [name for name, is_here in fused.items() if is_here] or ["torch's own loops"]
+    libraries = {"oneDNN": torch.backends.mkldnn, "cuDNN": torch.backends.cudnn, "MPS": torch.backends.mps}
+    names = [name for name, library in libraries.items() if library.is_available()] or ["torch's own loops"]
     return {
         "reference": "the paper's equations as a plain loop",
         "stock": "torch's fused LSTM: " + ", ".join(names),

@@ -160,12 +160,12 @@ class StudyBar(TrainingBar):
         number, stages = self.jobs.index(job), list(job.stages)
         here = sum(job.stages[each] for each in stages[stages.index(stage) :])
         left = here + sum(sum(later.stages.values()) for later in self.jobs[number + 1 :])
-        self.title = f"run {number + 1} of {len(self.jobs)}, {job.run.name}, "
-        text = f"run {number + 1} of {len(self.jobs)}, {job.run.name}: {stage}"
+        text = f"run {number + 1} of {len(self.jobs)}, {job.run.name}"
+        self.title = f"{text}, "
         self.bar.start()
         self.bar.reset(self.task, description=escape(f"{self.title}{stage}"), state="")
         self._smooth, self._next_line = None, 0.0
-        self.on_message(f"{text}; about {duration(left)} left in all" if left else text)
+        self.on_message(f"{text}: {stage}" + (f"; about {duration(left)} left in all" if left else ""))
 
     def on_share(self, share: float) -> None:
         """Moves the bar of a measurement."""

@@ -66,15 +66,7 @@ def print_json(values: Any) -> None:
 def table(
     headings: Sequence[str], rows: Iterable[Sequence[str] | None], *, title: str = "", caption: str = "", left: int = 1
 ) -> Table:
-    """A table of plain text.
-
-    Args:
-        headings: of the columns.
-        rows: cells from left to right; None draws a line.
-        title: above it.
-        caption: below it.
-        left: the number of columns that are left-aligned; the others hold numbers.
-    """
+    """A table of plain text; a row that is None draws a line, and columns after the first `left` hold numbers."""
     made = Table(title=escape(title) or None, caption=escape(caption) or None, title_justify="left")
     for number, heading in enumerate(headings):
         made.add_column(escape(heading), justify="left" if number < left else "right", overflow="fold")

@@ -160,10 +160,10 @@ def _show_jobs(jobs: "list[Job]", out: Path, as_json: bool) -> None:
         print_json({"out": str(out), "runs": facts, "how": ESTIMATE})
         return
     rows = []
-    for job, each in zip(jobs, facts, strict=True):
-        trained, left = "yes" if job.training else "begun" if job.path.exists() else "no", each["seconds_left"]
-        measured = f"{each['measured']} of {each['measurements']}"
-        rows.append([each["run"], each["recipe"], trained, measured, UNKNOWN if left is None else duration(left)])
+    for each in facts:
+        left, measured = each["seconds_left"], f"{each['measured']} of {each['measurements']}"
+        words = ("yes" if each["is_trained"] else "no", measured, UNKNOWN if left is None else duration(left))
+        rows.append([each["run"], each["recipe"], *words])
     headings = ("run", "recipe", "trained", "measured", "time left")
     console().print(table(headings, rows, title=f"Runs in {out}", left=2))
     known = [each["seconds_left"] for each in facts if each["seconds_left"] is not None]

@@ -90,8 +90,7 @@ def _standard_input() -> list[str]:
 
 
 def _as_object(translation: "Translation") -> dict[str, Any]:
-    names = ("text", "score", "log_probability")
-    result = {name: getattr(translation, name) for name in names}
+    result = {name: getattr(translation, name) for name in ("text", "score", "log_probability")}
     if translation.attention is not None:
         weights = [[round(weight, 4) for weight in row] for row in translation.attention.tolist()]
         result |= {"source": translation.source, "target": translation.target, "attention": weights}

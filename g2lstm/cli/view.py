@@ -13,11 +13,8 @@ from g2lstm.errors import G2Error, needs
 def view(
     runs: Runs,
     host: Annotated[
-        str,
-        typer.Option(
-            help="The address to listen on; other machines can reach the page only if it is not a loopback address."
-        ),
-    ] = ("127.0.0.1"),
+        str, typer.Option(help="The address to listen on; only at a loopback address is the page this machine's alone.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 picks a free one.")] = 8150,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     data_dir: DataDir = None,

@@ -67,12 +67,8 @@ def measure_stacks(rounds: int = 15, stacks: Sequence[Stack] = STACKS, show: Sho
 
         rows += [{"stack": str(stack), **row} for row in measure_candidates(make, {"stored_bytes": None}, rounds, show)]
     title = f"one step, batch 1, {torch.get_num_threads()} threads, median of {rounds} rounds"
-    fields = (
-        Field("stack", "stack"),
-        Field("name", "candidate"),
-        *STEP_TIME,
-        Field("stored_bytes", "bytes in a file", ","),
-    )
+    size = Field("stored_bytes", "bytes in a file", ",")
+    fields = (Field("stack", "stack"), Field("name", "candidate"), *STEP_TIME, size)
     return Report(title, fields, rows, missing_notes(rows))
 
 

@@ -67,14 +67,7 @@ def timings(seconds: Mapping[str, list[float]], peer: str) -> dict[str, Timing]:
 def compared(
     seconds: Mapping[str, list[float]], peer: str, memory: Mapping[str, float] | None = None, **amounts: float
 ) -> list[Row]:
-    """A row for each candidate: its time, its ratio to the peer's, each of the amounts per second, and its memory.
-
-    Args:
-        seconds: of interleaved rounds.
-        peer: the candidate that the others are compared with.
-        memory: megabytes, as far as they were measured; None for no such fields.
-        amounts: of work in a round.
-    """
+    """A row for each candidate: its time, its ratio to the peer's, the amounts of work per second, and its memory."""
     rows = []
     for name, timing in timings(seconds, peer).items():
         row: Row = {"name": name, "milliseconds": timing.seconds * 1e3, "ratio": timing.ratio}

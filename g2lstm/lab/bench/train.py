@@ -90,9 +90,7 @@ def _steps(make: Callable[..., Callable[[], None]], *arguments: Any) -> None:
         step()
 
 
-def make_layer(name: str, shape: Shape) -> nn.Module:
-    """The candidate of this name."""
-    _, _, I, H = shape
+def _layer(name: str, I: int, H: int) -> nn.Module:
     return nn.LSTM(I, H) if name == PEER else G2LSTM(I, H, method="gumbel", backend=name)
 
 
@@ -104,7 +102,7 @@ def layer_step(name: str, shape: Shape) -> Callable[[], None]:
     """
     T, B, I, H = shape
     torch.manual_seed(0)
-    layer, x, gradient = make_layer(name, shape), torch.randn(T, B, I, requires_grad=True), torch.randn(T, B, H)
+    layer, x, gradient = _layer(name, I, H), torch.randn(T, B, I, requires_grad=True), torch.randn(T, B, H)
 
     def step() -> None:
         layer.zero_grad()
@@ -117,9 +115,9 @@ def layer_step(name: str, shape: Shape) -> Callable[[], None]:
 
 def layer_evaluation(name: str, shape: Shape) -> Callable[[], Any]:
     """Forward in evaluation mode, without gradients."""
-    T, B, I, _ = shape
+    T, B, I, H = shape
     torch.manual_seed(0)
-    return torch.no_grad()(partial(make_layer(name, shape).eval(), torch.randn(T, B, I)))
+    return torch.no_grad()(partial(_layer(name, I, H).eval(), torch.randn(T, B, I)))
 
 
 class Size(NamedTuple):

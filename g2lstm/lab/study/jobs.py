@@ -103,11 +103,10 @@ def _job(run: PlannedRun, out: Path) -> Job:
     try:
         if (path / "recipe.toml").exists():
             recipe = _checked_recipe(path, recipe)  # a run continues as it began
-        training = training_of(path)
+        training, weights = training_of(path), weights_of(path)
         start = None if run.starts_from is None else weights_of(out / run.starts_from)
         if training is not None and None not in (start, training.start) and start != training.start:
             raise G2Error(f"{path} was trained from another {run.starts_from} than the one now in {out}; {_ELSEWHERE}")
-        weights = weights_of(path)
         found = {one: measured(path, one, recipe, weights) for one in run.measurements}
     except G2Error as error:
         return Job(run, path, recipe, problem=str(error))

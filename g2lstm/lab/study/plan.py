@@ -108,7 +108,6 @@ class PlannedTable:
 class Study:
     """Runs and the tables over them; a run that starts from another comes after it."""
 
-    name: str
     runs: tuple[PlannedRun, ...]
     tables: tuple[PlannedTable, ...]
 
@@ -124,13 +123,8 @@ def plan_runs(
 ) -> list[PlannedRun]:
     """Every row with one recipe, once for each seed 1, 2, ..., with the measurements that the recipe's columns need.
 
-    Args:
-        recipe: a shipped one.
-        columns: of all tables.
-        seeds: how many.
-        rows: by the name that stands in the names of runs.
-        overrides: the user's; temperature and noise are settings of G² alone.
-        starts_from: the recipe of the runs, of the same row and seed, that these start from.
+    The user's overrides of temperature and noise are for G² alone. `starts_from` is the recipe of the runs, of the
+    same row and seed, that these start from.
     """
     mine = [column for column in columns if column.recipe == recipe]
     wanted = tuple(dict.fromkeys(one for each in mine for one in (each.against, each.measurement) if one is not None))
@@ -147,12 +141,7 @@ def plan_runs(
 
 
 def check_overrides(overrides: Sequence[str], reserved: Mapping[str, str]) -> None:
-    """Raises for an override of a key that belongs to the study, or of the section that holds it.
-
-    Args:
-        overrides: the user's.
-        reserved: from such keys to why they can't be set, or what to do instead.
-    """
+    """Raises for an override of a key that belongs to the study, or of its section, with what to do instead."""
     for key in map(key_of, overrides):
         for name, instead in reserved.items():
             if name == key or name.startswith(f"{key}."):

@@ -31,11 +31,6 @@ def carry_out(jobs: list[Job], watcher: Watcher, data_dir: Path | None = None) -
 
     If a job fails with a G2Error, the others are still done. A study can be stopped at any moment: `Interrupted` and
     KeyboardInterrupt pass through, and whatever is done by then is kept.
-
-    Args:
-        jobs: a run that starts from another comes after it.
-        watcher: called with the progress.
-        data_dir: a folder that holds the named data sets.
     """
     failures: dict[str, str] = {}
     for job in jobs:
@@ -77,12 +72,7 @@ class _TunedCache(Record):
 
 
 class Measuring:
-    """Measures a run in several ways, loading its model once.
-
-    Args:
-        path: the run directory.
-        data_dir: a folder that holds the named data sets.
-    """
+    """Measures the run of a directory in several ways, loading its model once."""
 
     def __init__(self, path: Path, data_dir: Path | None = None) -> None:
         self.path, self.data_dir = path, data_dir

@@ -14,8 +14,6 @@ from g2lstm.errors import G2Error
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Score = Callable[[Array], Array]  # sums (samples, k) to scores (samples,)
 
-_CHUNK = 200  # samples at a time, to keep memory small
-
 
 class Term(NamedTuple):
     """A score in a sum of scores."""
@@ -37,13 +35,7 @@ def bootstrap(terms: Sequence[Term], score: Score, *, samples: int = 1000, block
     """The weighted sum of scores, and how it varies over samples of the sentences, which are the same for every term.
 
     It shows how much depends on this test set; only more seeds can show how much depends on the seed of training.
-
-    Args:
-        terms: all over the same sentences.
-        score: from sums to scores.
-        samples: the number of samples.
-        block: how many neighbouring sentences to draw together, since those of one article are not independent.
-        seed: of the samples.
+    `block` neighbouring sentences are drawn together, since those of one article are not independent.
     """
     lengths = {len(one) for term in terms for one in term.seeds}
     if len(lengths) != 1:
@@ -59,11 +51,8 @@ def bootstrap(terms: Sequence[Term], score: Score, *, samples: int = 1000, block
         return total
 
     generator, count = np.random.default_rng(seed), len(starts)
-    parts = []
-    for at in range(0, samples, _CHUNK):
-        drawn = generator.multinomial(count, np.full(count, 1 / count), size=min(_CHUNK, samples - at))
-        parts.append(combined(drawn.astype(np.float64)))
-    values = np.sort(np.concatenate(parts))
+    drawn = generator.multinomial(count, np.full(count, 1 / count), size=samples)
+    values = np.sort(combined(drawn.astype(np.float64)))
     outside = max(int(0.025 * (samples + 1)), 1)  # on each side; by the same count as the p-value
     rarer = min(int((values <= 0).sum()), int((values >= 0).sum()))
     p_value = min(2 * (rarer + 1) / (samples + 1), 1.0)

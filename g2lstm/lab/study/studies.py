@@ -57,7 +57,7 @@ def find_study(name: str, scale: Scale, seeds: int, overrides: Sequence[str] = (
     return replace(study, tables=tuple(tables))
 
 
-def _study(name: str, tables: Sequence[PlannedTable], seeds: int, overrides: Sequence[str]) -> Study:
+def _study(tables: Sequence[PlannedTable], seeds: int, overrides: Sequence[str]) -> Study:
     """The tables' runs: the rows with each recipe, after the runs that they start from."""
     columns = [column for table in tables for column in table.columns]
     starts = [(_STARTS.get(column.recipe), column.recipe) for column in columns]
@@ -65,7 +65,7 @@ def _study(name: str, tables: Sequence[PlannedTable], seeds: int, overrides: Seq
     for recipe in dict.fromkeys(recipe for pair in starts for recipe in pair if recipe is not None):
         how = {"rows": tables[0].rows, "starts_from": _STARTS.get(recipe)}
         runs += plan_runs(recipe, columns, seeds=seeds, overrides=overrides, **how)  # type: ignore[arg-type]
-    return Study(name, tuple(runs), tuple(tables))
+    return Study(tuple(runs), tuple(tables))
 
 
 def _compressed(
@@ -73,11 +73,7 @@ def _compressed(
 ) -> tuple[tuple[Column, ...], tuple[str, ...]]:
     """The column of the original, one for each compression of the gates, in the paper's order; and notes on them.
 
-    Args:
-        recipe: of the runs.
-        original: the scores before compression.
-        figures: the paper's, by preset and method.
-        paper_hidden: the width that the paper's ranks are for; a model of another width also gets ranks in proportion.
+    The figures are by preset and method. A model of another width than the paper's also gets ranks in proportion.
     """
 
     def column(spec: str, by_method: Mapping[str, float]) -> Column:
@@ -104,20 +100,19 @@ def _compressed(
 
 
 def _without_figures(name: str) -> dict[str, Mapping[str, float]]:
-    """The presets that the paper has figures for, of other data."""
-    return {preset: {} for preset in FIGURES[name]}
+    return {preset: {} for preset in FIGURES[name]}  # for other data than the paper's
 
 
 def table1(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     """Perplexity on Penn Treebank: trained, finetuned, and with the cache."""
     first = _PTB[scale]
-    stages: list[tuple[str, str, str, Cache | None]] = [
-        ("trained", "", first, None),
-        ("finetuned", ", finetuned", f"{first}-finetune", None),
-        ("cache", ", finetuned, cache", f"{first}-finetune", _CACHE[scale]),
-    ]
+    stages: dict[str, tuple[str, str, Cache | None]] = {
+        "trained": (first, "", None),
+        "finetuned": (f"{first}-finetune", ", finetuned", None),
+        "cache": (f"{first}-finetune", ", finetuned, cache", _CACHE[scale]),
+    }
     columns = []
-    for stage, title, recipe, cache in stages:
+    for stage, (recipe, title, cache) in stages.items():
         for split in ("valid", "test"):
             figures = FIGURES["ptb"][f"{stage} {split}"]
             columns.append(Column(f"{split}{title}", recipe, Measurement(split, cache=cache), paper=figures, digits=1))
@@ -125,7 +120,7 @@ def table1(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     if scale == "small":
         notes.append("With the cache, the validation scores are on the text that the cache was tuned on.")
     title = "Table 1: perplexity on Penn Treebank (lower is better)"
-    return _study("table1", [PlannedTable(title, tuple(columns), tuple(notes))], seeds, overrides)
+    return _study([PlannedTable(title, tuple(columns), tuple(notes))], seeds, overrides)
 
 
 def table3(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
@@ -139,7 +134,7 @@ def table3(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     if scale == "small":
         notes = (*notes, "The paper's models were finetuned before compression; these are not.")
     title = "Table 3: test perplexity on Penn Treebank with the cache, and what compressing the gates adds to it"
-    return _study("table3", [PlannedTable(title, columns, notes)], seeds, overrides)
+    return _study([PlannedTable(title, columns, notes)], seeds, overrides)
 
 
 _PAIRS = {  # data sets of translation, by recipe: the title, and the name in the paper's figures
@@ -166,7 +161,7 @@ def table2(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     columns = tuple(_bleu(recipe, _PAIRS[recipe][0]) for recipe in recipes)
     title = "Table 2: BLEU on the test set (higher is better)"
     notes = (_WMT_NOTE,) if "wmt14" in recipes else ()
-    return _study("table2", [PlannedTable(title, columns, notes)], seeds, overrides)
+    return _study([PlannedTable(title, columns, notes)], seeds, overrides)
 
 
 def table4(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
@@ -192,7 +187,7 @@ def _compressed_pairs(number: str, recipes: Sequence[str], seeds: int, overrides
         columns, notes = _compressed(load_recipe(recipe, overrides), _bleu(recipe, "original"), figures)
         title = f"Table {number}: {title}, test BLEU, and what compressing the gates adds to it"
         tables.append(PlannedTable(title, columns, (_WMT_NOTE, *notes) if name == "wmt14" else notes))
-    return _study(f"table{number}", tables, seeds, overrides)
+    return _study(tables, seeds, overrides)
 
 
 def figures(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
@@ -202,7 +197,7 @@ def figures(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     recipe = "multi30k-small" if scale == "small" else "iwslt14"
     rows = {name: METHODS[name] for name in (BASELINE, OURS)}
     runs = plan_runs(recipe, (), seeds=1, rows=rows, overrides=overrides)
-    return Study("figures", tuple(runs), ())
+    return Study(tuple(runs), ())
 
 
 # Eight layers learn nothing without residual connections, and little at the learning rate of a small stack.
@@ -230,7 +225,7 @@ def ablations(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     )
     title = f"Ablations: test perplexity of {name}, and what evaluation and compression add to it"
     table = PlannedTable(title, columns, notes, _variants(recipe, _DEEP[scale], _FINETUNE[scale]))
-    return _study("ablations", [table], seeds, (_NO_CLOCK, *overrides))
+    return _study([table], seeds, (_NO_CLOCK, *overrides))
 
 
 def _variants(recipe: Recipe, deep: tuple[str, ...], finetune: str) -> dict[str, Row]:
@@ -276,7 +271,7 @@ def demo(overrides: Sequence[str] = ()) -> Study:
     )
     title = "One model trained in three ways, and what compression adds to its test perplexity"
     rows = METHODS | {OURS: replace(METHODS[OURS], against=(BASELINE,))}
-    return Study("demo", tuple(runs), (PlannedTable(title, columns, notes, rows),))
+    return Study(tuple(runs), (PlannedTable(title, columns, notes, rows),))
 
 
 STUDIES: Mapping[str, Callable[[Scale, int, Sequence[str]], Study]] = {

@@ -113,7 +113,9 @@ def build(plan: PlannedTable, jobs: Sequence[Job]) -> StudyTable:
     usable = [job for job in mine if not job.problem]
     notes = [*plan.notes, *_training_notes(plan, usable)]
     cells: dict[str, list[Cell]] = {row: [] for row in plan.rows}
-    pairs = [(row, other) for row, each in plan.rows.items() for other in each.against]
+    pairs = {
+        (each.title, plan.rows[other].title): (row, other) for row, each in plan.rows.items() for other in each.against
+    }
     comparisons = []
     for column in plan.columns:
         found, left_out = _points(column, usable)
@@ -127,8 +129,7 @@ def build(plan: PlannedTable, jobs: Sequence[Job]) -> StudyTable:
         if min(sizes) < LEAST:
             notes.append(f"A test text of {min(sizes)} sentences can't tell a difference from chance; {LEAST} can.")
             continue
-        for first, second in pairs:
-            titles = plan.rows[first].title, plan.rows[second].title
+        for titles, (first, second) in pairs.items():
             if found[first].keys() & found[second].keys():
                 comparisons.append(_compare(column, titles, found[first], found[second]))
     rows: list[tuple[str, tuple[Cell, ...]]] = []
@@ -139,13 +140,12 @@ def build(plan: PlannedTable, jobs: Sequence[Job]) -> StudyTable:
             shown = zip(plan.columns, figures, strict=True)
             rows.append((PAPER, tuple(_cell(one, value, digits=one.digits, empty="") for one, value in shown)))
     notes += [f"{job.run.name} is left out: {job.problem}" for job in mine if job.problem]
-    order = [(plan.rows[first].title, plan.rows[second].title) for first, second in pairs]
     signatures = {job.run.name: _signatures(plan, job) for job in usable}
     return StudyTable(
         plan.title,
         tuple(column.title for column in plan.columns),
         tuple(rows),
-        tuple(sorted(comparisons, key=lambda one: order.index(one.rows))),
+        tuple(sorted(comparisons, key=lambda one: list(pairs).index(one.rows))),
         tuple(dict.fromkeys(notes)),
         {run: found for run, found in signatures.items() if found},
     )

@@ -34,7 +34,7 @@ def make(folder, epochs=1, minutes=""):
     how = {"seeds": 1, "rows": ROWS, "overrides": overrides}
     plans = plan_runs("ptb-small", COLUMNS, **how)
     plans += plan_runs("ptb-small-finetune", COLUMNS, **how, starts_from="ptb-small")
-    return Study("toy", tuple(plans), (PlannedTable("A toy", COLUMNS, (), ROWS),))
+    return Study(tuple(plans), (PlannedTable("A toy", COLUMNS, (), ROWS),))
 
 
 def problems(study, out):
@@ -255,7 +255,7 @@ def test_what_was_measured_on_another_text_is_measured_again(tmp_path, name):
     folder, out = tmp_path / "data", tmp_path / "out"
     plain, cached = Measurement(), Measurement(cache="tuned")
     study = make(write_text(folder))
-    study = Study("toy", (replace(study.runs[0], measurements=(plain, cached)),), ())
+    study = Study((replace(study.runs[0], measurements=(plain, cached)),), ())
     carry_out(jobs_of(study, out), Noting())
     assert all(job.is_done for job in jobs_of(study, out))
     before = (folder / name).read_text()
