@@ -42,12 +42,6 @@ def checked_option(name: str, value: Any) -> str | float:
     return number
 
 
-def check_count(name: str, value: int) -> None:
-    """Raises unless this is a whole number above 0."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise G2Error(f"{name} must be a whole number of at least 1, got {value!r}")
-
-
 def check_projection(hidden_size: int, proj_size: int) -> None:
     """Raises unless the projection is narrower than what it projects."""
     if isinstance(proj_size, int) and isinstance(hidden_size, int) and not 0 <= proj_size < max(hidden_size, 1):

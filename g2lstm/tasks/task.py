@@ -34,15 +34,6 @@ ModelT = TypeVar("ModelT", bound=TokenModel)
 TrainedT = TypeVar("TrainedT", bound=Trained, covariant=True)
 
 
-class Work(NamedTuple):
-    """What training costs, as far as it follows from a recipe."""
-
-    weights: int
-    used: int  # weights that each token is multiplied by
-    units: int  # of all layers
-    batch_tokens: int
-
-
 class StepLoss(NamedTuple):
     """The loss of one batch."""
 
@@ -251,8 +242,8 @@ class Task(ABC, Generic[RecipeT, ModelT, TrainedT]):
         return self.learns(recipe, model, data, device=device, **process)
 
     @abstractmethod
-    def work(self, recipe: RecipeT, words: int, sentence: int) -> Work:
-        """What training costs with a vocabulary of so many words, where a sentence usually has so many tokens."""
+    def weights_per_token(self, recipe: RecipeT, words: int) -> int:
+        """How many weights each token is multiplied by, with a vocabulary of so many words."""
 
 
 def saturation(record: Mapping[str, list[Gates]] | None) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """A trained model, whatever its task: what it scores, how it reads, and what others must know of it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,6 @@ from g2lstm.nn.record import lstms, record_gates
 from g2lstm.recipes.sections import Recipe
 from g2lstm.tasks.model import TokenModel
 from g2lstm.tasks.reading import Encoded, Reading, in_mode, layer_readings
-from g2lstm.text.grammar import GrammarPair
 from g2lstm.text.lines import read_pieces, sha256_of
 from g2lstm.text.registry import folder_of
 from g2lstm.text.tokenize import Tokenizer
@@ -246,14 +245,6 @@ class Trained(ABC):
     @abstractmethod
     def speed_test(self, how: Scoring | None) -> SpeedTest | None:
         """A speed test; None if it needs a text and `how` is not given."""
-
-    def clauses(self, split: str) -> list[GrammarPair]:
-        """The sentences of a split, if their clauses are known, as they are in the embedded German."""
-        return []
-
-    def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
-        """Runs the encoder over source sentences side by side; their token ids, without `<eos>`."""
-        raise G2Error(f"a {self.title} has no encoder; use a translation model")
 
     def examples(self, count: int, data_dir: Path | None = None) -> list[str]:
         """Sentences to show the model with: from the validation text, or made up where that text is missing."""

@@ -177,14 +177,14 @@ ESTIMATE = (
     "thread (ptb-small on two cores of a Xeon with AVX-512), or train.minutes if that is shorter. They count runs that "
     "have begun as if they had not; a GPU is far faster."
 )
-_SIZES = {  # tokens to train on (both sides of a pair together), tokens to test on, words, tokens per sentence
-    "embedded": (44_000, 4_400, 2_500, 0),
-    "ptb": (929_589, 82_430, 10_000, 0),
-    "wikitext-2": (2_088_628, 245_569, 33_278, 0),
-    "embedded-mt": (400_000, 20_000, 500, 10),
-    "multi30k-de-en": (800_000, 27_000, 6_000, 14),
-    "iwslt14-de-en": (7_000_000, 310_000, 25_000, 23),
-    "wmt14-en-de": (260_000_000, 160_000, 30_000, 29),
+_SIZES = {  # tokens to train on (both sides of a pair together), tokens to test on, words
+    "embedded": (44_000, 4_400, 2_500),
+    "ptb": (929_589, 82_430, 10_000),
+    "wikitext-2": (2_088_628, 245_569, 33_278),
+    "embedded-mt": (400_000, 20_000, 500),
+    "multi30k-de-en": (800_000, 27_000, 6_000),
+    "iwslt14-de-en": (7_000_000, 310_000, 25_000),
+    "wmt14-en-de": (260_000_000, 160_000, 30_000),
 }
 
 
@@ -192,10 +192,10 @@ def estimate(recipe: Recipe) -> tuple[float, float] | None:
     """The seconds of a run's training, and of each measurement; None for data of unknown size."""
     if recipe.data.name not in _SIZES:
         return None
-    train_tokens, test_tokens, words, length = _SIZES[recipe.data.name]
-    work, train = task_of(recipe).work(recipe, recipe.data.vocabulary or words, length), recipe.train
+    train_tokens, test_tokens, words = _SIZES[recipe.data.name]
+    weights, train = task_of(recipe).weights_per_token(recipe, recipe.data.vocabulary or words), recipe.train
     # A multiplication and an addition for each weight, forward once and backward twice.
-    speed = 75e9 * torch.get_num_threads() / (6 * work.used)  # tokens per second
+    speed = 75e9 * torch.get_num_threads() / (6 * weights)  # tokens per second
     by_epochs = None if train.epochs is None else train.epochs * train_tokens / speed
     by_minutes = None if train.minutes is None else 60.0 * train.minutes
     return min(value for value in (by_epochs, by_minutes) if value is not None), test_tokens / speed

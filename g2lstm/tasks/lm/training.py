@@ -12,7 +12,7 @@ from g2lstm.tasks.cross_entropy import cross_entropy
 from g2lstm.tasks.lm.model import LanguageModel, State
 from g2lstm.tasks.lm.recipe import LmRecipe
 from g2lstm.tasks.lm.trained import TrainedLanguageModel
-from g2lstm.tasks.task import Learner, StepLoss, Task, TrainingData, ValidationBatch, Work
+from g2lstm.tasks.task import Learner, StepLoss, Task, TrainingData, ValidationBatch
 from g2lstm.text.corpus import TokenStream, prepare_stream, prepare_tokenizer
 from g2lstm.text.tokenize import Tokenizer
 from g2lstm.text.windows import Columns, Window, sample_bptt
@@ -186,9 +186,7 @@ class LmTask(Task[LmRecipe, LanguageModel, TrainedLanguageModel]):
         """The text as one stream of tokens."""
         return prepare_stream(files, *tokenizers)
 
-    def work(self, recipe: LmRecipe, words: int, sentence: int) -> Work:
+    def weights_per_token(self, recipe: LmRecipe, words: int) -> int:
         """Every token goes through all weights except the embedding, in which it is looked up."""
-        model, weights = recipe.model, self.count_weights(recipe, words)
-        lookup = 0 if model.tied else words * model.embedding
-        batch = recipe.train.batch_size * recipe.train.bptt
-        return Work(weights, weights - lookup, model.layers * model.hidden, batch)
+        lookup = 0 if recipe.model.tied else words * recipe.model.embedding
+        return self.count_weights(recipe, words) - lookup

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from g2lstm.errors import G2Error
 from g2lstm.tasks.mt.beam import MAX_SOURCE, Hypothesis, translate
@@ -20,7 +19,6 @@ from g2lstm.tasks.mt.recipe import MtRecipe
 from g2lstm.tasks.reading import Encoded, check_length, column, encode
 from g2lstm.tasks.trained import Metric, Pass, Passes, Progress, Scoring, SpeedTest, SplitScore, Trained
 from g2lstm.text.batches import PairBatch, pair_batch
-from g2lstm.text.grammar import GrammarPair, grammar_pairs
 from g2lstm.text.pairs import PairCorpus, PairFiles, prepare_pairs, read_pairs
 from g2lstm.text.registry import partial_pairs
 from g2lstm.text.tokenize import EOS, UNK, Tokenizer
@@ -235,19 +233,6 @@ class TrainedTranslationModel(Trained):
         """The special tokens of either side, and the recipe's search."""
         how = self.recipe.evaluate
         return super().describe() | {"search": {"beam": how.beam, "length_penalty": how.length_penalty}}
-
-    def clauses(self, split: str) -> list[GrammarPair]:
-        """The pairs of a split of the embedded German, where clauses are known; none for other data."""
-        data = self.recipe.data
-        return grammar_pairs(split) if data.name == "embedded-mt" and data.source == "de" else []
-
-    def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
-        """Runs the encoder over source sentences side by side; their token ids, without `<eos>`."""
-        sources = [self.source.encode(line) for line in lines]
-        ids = [torch.tensor([*source, self.source.eos_id]) for source in sources]
-        lengths = torch.tensor([len(each) for each in ids])
-        self.model.encode(pad_sequence(ids).to(self.model.device), lengths)
-        return sources
 
 
 def where_tokens(batch: PairBatch, model: TranslationModel) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from g2lstm.tasks.mt.bleu import corpus_bleu
 from g2lstm.tasks.mt.model import TranslationModel
 from g2lstm.tasks.mt.recipe import MtRecipe
 from g2lstm.tasks.mt.trained import TrainedTranslationModel, where_tokens
-from g2lstm.tasks.task import Learner, StepLoss, Task, TrainingData, ValidationBatch, Work
+from g2lstm.tasks.task import Learner, StepLoss, Task, TrainingData, ValidationBatch
 from g2lstm.text.batches import PairBatch, TrainingBatches, evaluation_batches
 from g2lstm.text.pairs import PairCorpus, PairFiles, prepare_pairs, prepare_tokenizers, read_pairs
 from g2lstm.text.tokenize import Tokenizer
@@ -174,10 +174,6 @@ class MtTask(Task[MtRecipe, TranslationModel, TrainedTranslationModel]):
         """The sentence pairs."""
         return prepare_pairs(files, *tokenizers)
 
-    def work(self, recipe: MtRecipe, words: int, sentence: int) -> Work:
+    def weights_per_token(self, recipe: MtRecipe, words: int) -> int:
         """One half of the model reads the source and the other the target: a token goes through half the weights."""
-        model, train = recipe.model, recipe.train
-        weights = self.count_weights(recipe, words, words)
-        used = (weights - words * model.embedding) // 2
-        units = (model.layers + (model.decoder_layers or model.layers)) * model.hidden
-        return Work(weights, used, units, train.batch_tokens or 2 * sentence * (train.batch_size or 1))
+        return (self.count_weights(recipe, words, words) - words * recipe.model.embedding) // 2
