@@ -43,7 +43,7 @@ class G2Cell(nn.LSTMCell):
         """The new states; x: (B, I), h and c: (B, H)."""
         h, c = state
         alpha = F.linear(x, self.weight_ih, self.bias_ih) + F.linear(h, self.weight_hh, self.bias_hh)
-        i, f, g, o = RULE(alpha, draw_noise((len(x), 2 * self.hidden_size), rate=NOISE_RATE))
+        i, f, g, o = RULE.lstm(alpha, draw_noise((len(x), 2 * self.hidden_size), rate=NOISE_RATE))
         c = f * c + i * g
         return o * c.tanh(), c
 

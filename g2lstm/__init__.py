@@ -10,16 +10,21 @@ if TYPE_CHECKING:
     from g2lstm.compression.model import compress
     from g2lstm.compression.saved import load_into, save
     from g2lstm.compression.stream import stream
+    from g2lstm.nn.cells import G2GRUCell, G2LSTMCell
     from g2lstm.nn.convert import convert_, freeze_
     from g2lstm.nn.gate import Gates
+    from g2lstm.nn.gru import G2GRU
     from g2lstm.nn.lstm import G2LSTM
     from g2lstm.nn.record import GateRecord, record_gates
     from g2lstm.runs.trained import load
     from g2lstm.training.start import train
 
 __all__ = [
+    "G2GRU",
     "G2LSTM",
     "G2Error",
+    "G2GRUCell",
+    "G2LSTMCell",
     "GateRecord",
     "Gates",
     "__version__",
@@ -36,7 +41,10 @@ __all__ = [
 
 # Imported when first asked for: torch alone takes seconds, which a process that only reads text need not spend.
 _LATER = {
+    "G2GRU": "g2lstm.nn.gru",
+    "G2GRUCell": "g2lstm.nn.cells",
     "G2LSTM": "g2lstm.nn.lstm",
+    "G2LSTMCell": "g2lstm.nn.cells",
     "GateRecord": "g2lstm.nn.record",
     "Gates": "g2lstm.nn.gate",
     "compress": "g2lstm.compression.model",

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from g2lstm.compression.encodings import Encoding, Entry
 from g2lstm.errors import G2Error
-from g2lstm.nn.convert import shape_of, to_lstm
+from g2lstm.nn.convert import shape_of
 from g2lstm.nn.layer import Weights
 from g2lstm.nn.lstm import G2LSTM, GatedLSTM
 
@@ -218,7 +218,7 @@ class CompressedLSTM(GatedLSTM):
             for name in names:
                 values = self._dense(name).clone() if name in self._decoded else self.get_parameter(name).detach()
                 setattr(layer, name, nn.Parameter(values))
-        return to_lstm(layer.train(self.training))
+        return layer.train(self.training).to_lstm()
 
     def _weights(self, dtype: torch.dtype) -> list[list[Weights]]:
         if self.training and torch.is_grad_enabled():

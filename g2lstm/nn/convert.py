@@ -8,39 +8,48 @@ import torch
 from torch import nn
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.checks import OPTIONS
+from g2lstm.nn.cells import G2GRUCell, G2LSTMCell
 from g2lstm.nn.gate import GateRule
+from g2lstm.nn.gated import Gated, WithParameters
+from g2lstm.nn.gru import G2GRU
 from g2lstm.nn.lstm import G2LSTM, GatedLSTM
 
 Model = TypeVar("Model", bound=nn.Module)
-Recurrent = TypeVar("Recurrent", nn.LSTM, G2LSTM)
+Recurrent = TypeVar("Recurrent", bound=nn.Module)
 
-_OWN = (*OPTIONS, "_gate_listener")  # attributes that a `torch.nn.LSTM` has no use for
+TWINS: dict[type[nn.Module], type[WithParameters]] = {
+    nn.LSTM: G2LSTM, nn.GRU: G2GRU, nn.LSTMCell: G2LSTMCell, nn.GRUCell: G2GRUCell,
+}  # fmt: skip
+_OWN = ("method", "_tau", "noise_rate", "gates", "_eval_gate", "weight_dropout", "backend", "_gate_listener")
 _LISTS = ("_flat_weights", "_flat_weights_names", "_flat_weight_refs", "_all_weights")  # that torch keeps of parameters
-_SHAPE = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional", "proj_size")
+_CELL = ("input_size", "hidden_size", "bias")
+_GRU = (*_CELL, "num_layers", "batch_first", "dropout", "bidirectional")
 
 
-def from_lstm(lstm: nn.LSTM, kind: type[G2LSTM] = G2LSTM, **options: Any) -> G2LSTM:
-    """See `G2LSTM.from_lstm`."""
-    if not isinstance(lstm, nn.LSTM):
-        raise G2Error(f"from_lstm takes a torch.nn.LSTM, got {type(lstm).__name__}")
-    if (why := why_not(lstm, nn.LSTM)) is not None:
+def from_torch(module: nn.Module, kind: type[Recurrent], **options: Any) -> Recurrent:
+    """A layer of ours with the same output in evaluation as torch's; see `G2LSTM.from_lstm`."""
+    theirs = next(theirs for theirs, ours in TWINS.items() if issubclass(kind, ours))
+    if not isinstance(module, theirs):
+        raise G2Error(f"{kind.__name__} starts from a torch.nn.{theirs.__name__}, got {type(module).__name__}")
+    if isinstance(module, Gated):
+        raise G2Error(f"this layer already is a {type(module).__name__}; copy it with copy.deepcopy")
+    if (why := why_not(module)) is not None:
         raise G2Error(f"this layer cannot be converted: {why}")
-    layer = retype(lstm, kind, **options)
+    layer = retype(module, kind, **options)
     _own_parameters(layer)
     _scale_rows([(layer, _evaluation_rule(layer))], invert=True)
     return layer
 
 
-def to_lstm(layer: G2LSTM) -> nn.LSTM:
-    """See `G2LSTM.to_lstm`."""
-    if (why := why_not(layer, G2LSTM)) is not None:
-        raise G2Error(f"this layer cannot be turned into a torch.nn.LSTM: {why}")
+def to_torch(layer: WithParameters, kind: type[Recurrent]) -> Recurrent:
+    """The layer of torch with the same output in evaluation; see `G2LSTM.to_lstm`."""
+    if (why := why_not(layer)) is not None:
+        raise G2Error(f"this layer cannot be turned into a torch.nn.{kind.__name__}: {why}")
     _refuse_hard(layer, "this layer")
-    lstm = retype(layer, nn.LSTM)
-    _own_parameters(lstm)
-    _scale_rows([(lstm, _evaluation_rule(layer))])
-    return lstm
+    made = retype(layer, kind)
+    _own_parameters(made)
+    _scale_rows([(made, _evaluation_rule(layer))])
+    return made
 
 
 def convert_(model: Model, **options: Any) -> Model:
@@ -70,8 +79,7 @@ def convert_(model: Model, **options: Any) -> Model:
     if wanted and options.get("eval_gate") == "hard":
         warnings.warn("hard gates change the output in evaluation: no torch.nn.LSTM has them", stacklevel=2)
     made: dict[nn.Module, nn.Module] = {lstm: retype(lstm, G2LSTM, **options) for lstm in wanted.values()}
-    layers = [layer for layer in made.values() if isinstance(layer, G2LSTM)]
-    rules = [(layer, _evaluation_rule(layer)) for layer in layers]
+    rules = [(layer, _evaluation_rule(layer)) for layer in made.values()]
     _refuse_tied_elsewhere(model, set(made), rules)
     _scale_rows(rules, invert=True)
     return replace_all(model, made)
@@ -102,19 +110,29 @@ def freeze_(model: Model) -> Model:
     return replace_all(model, made)
 
 
-def why_not(module: nn.Module, kind: type[nn.RNNBase]) -> str | None:
-    """Why a module of this kind can't be treated as a plain one; None if it can, or is of another kind."""
-    if not isinstance(module, kind):
+def why_not(module: nn.Module, kind: type[nn.Module] = nn.Module) -> str | None:
+    """Why a recurrent layer of this kind can't be treated as a plain one; None if it can, or is something else."""
+    plain = next((one for one in (*TWINS.values(), *TWINS) if isinstance(module, one)), None)
+    if plain is None or not isinstance(module, kind):
         return None
-    if type(module) is not kind:
-        return f"{type(module).__name__} is a subclass of {kind.__name__} and may compute something else"
-    missing = [name for name in module._flat_weights_names if name not in module._parameters]
+    if type(module) is not plain:
+        return f"{type(module).__name__} is a subclass of {plain.__name__} and may compute something else"
+    names = parameter_names(module)
+    missing = [name for name in names if name not in module._parameters]
     if missing:
         return f"its {missing[0]} is not a parameter (weight_norm or a similar hook computes it)"
-    own = {*module._parameters, *module._buffers, *module._modules} - set(module._flat_weights_names)
+    biases = () if module.bias else ("bias_ih", "bias_hh")  # those of a cell are there, but None
+    own = {*module._parameters, *module._buffers, *module._modules} - {*names, *biases}
     if own:
-        return f"it holds {sorted(own)[0]!r}, which no {kind.__name__} has"
+        return f"it holds {sorted(own)[0]!r}, which no {plain.__name__} has"
     return None
+
+
+def parameter_names(layer: nn.Module) -> list[str]:
+    """The names of the parameters that a recurrent layer computes with, in torch's order."""
+    if isinstance(layer, nn.RNNBase):
+        return list(layer._flat_weights_names)
+    return ["weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if layer.bias else [])]
 
 
 def _called(name: str) -> str:
@@ -124,45 +142,50 @@ def _called(name: str) -> str:
 def _convertible(model: nn.Module, kind: type[Recurrent], action: str) -> Iterator[tuple[str, Recurrent]]:
     """The layers of this kind by name; warns of those that are left alone."""
     for name, module in model.named_modules():
-        if (why := why_not(module, kind)) is not None:
+        if not isinstance(module, kind) or (isinstance(module, Gated) and not issubclass(kind, Gated)):
+            continue
+        if (why := why_not(module)) is not None:
             warnings.warn(f"{action} leaves {_called(name)} alone: {why}", stacklevel=3)
-        elif type(module) is kind:
+        else:
             yield name, module
 
 
-def shape_of(layer: nn.RNNBase | GatedLSTM) -> dict[str, Any]:
-    """The arguments that `torch.nn.LSTM` and `G2LSTM` share, as a layer has them."""
-    return {name: getattr(layer, name) for name in _SHAPE}
+def shape_of(layer: nn.Module) -> dict[str, Any]:
+    """The arguments that a layer of torch and ours of the same kind share, as this one has them."""
+    names = _GRU if isinstance(layer, nn.GRU) else (*_GRU, "proj_size")
+    return {name: getattr(layer, name) for name in (_CELL if isinstance(layer, nn.RNNCellBase) else names)}
 
 
-def retype(old: nn.RNNBase, kind: Callable[..., Recurrent], **options: Any) -> Recurrent:
+def retype(old: nn.Module, kind: Callable[..., Recurrent], **options: Any) -> Recurrent:
     """A layer of another class that holds the very parameters of `old`, unscaled."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # about dropout with one layer: it came when `old` was made
         new = kind(**shape_of(old), device="meta", **options)
-    for name in old._flat_weights_names:
+    for name in parameter_names(old):
         setattr(new, name, getattr(old, name))
     new.train(old.training)
-    new.flatten_parameters()
+    if isinstance(new, nn.RNNBase):
+        new.flatten_parameters()
     return new
 
 
-def _own_parameters(layer: nn.RNNBase) -> None:
+def _own_parameters(layer: nn.Module) -> None:
     """Gives the layer copies of the parameters it shares with the one it was made from."""
-    for name in layer._flat_weights_names:
+    for name in parameter_names(layer):
         parameter = getattr(layer, name)
         setattr(layer, name, nn.Parameter(parameter.detach().clone(), requires_grad=parameter.requires_grad))
-    layer.flatten_parameters()
+    if isinstance(layer, nn.RNNBase):
+        layer.flatten_parameters()
 
 
-def _evaluation_rule(layer: G2LSTM) -> GateRule:
-    """The layer's gates in evaluation, whatever its mode, as far as weights can express them."""
+def _evaluation_rule(layer: Any) -> GateRule:
+    """The gates of a layer of ours in evaluation, whatever its mode, as far as weights can express them."""
     is_tempered = layer.method == "gumbel" and layer.eval_gate == "tempered"
     return GateRule(layer.tau if layer.method == "sharpened" or is_tempered else 1.0, layer.gates)
 
 
-def _scaled_names(layer: nn.RNNBase) -> list[str]:
-    return [name for name in layer._flat_weights_names if not name.startswith("weight_hr")]
+def _scaled_names(layer: nn.Module) -> list[str]:
+    return [name for name in parameter_names(layer) if not name.startswith("weight_hr")]
 
 
 @torch.no_grad()
@@ -202,11 +225,11 @@ def _refuse_tied_elsewhere(model: nn.Module, replaced: set[nn.Module], rules: li
                 )
 
 
-def _refuse_hard(layer: G2LSTM, name: str) -> None:
+def _refuse_hard(layer: Gated, name: str) -> None:
     if layer.eval_gate == "hard":
         raise G2Error(
-            f"{name} evaluates hard gates, 1[a >= 0], which torch.nn.LSTM cannot express; "
-            "set eval_gate='soft' first, or keep the G2LSTM"
+            f"{name} evaluates hard gates, 1[a >= 0], which torch's layers cannot express; "
+            f"set eval_gate='soft' first, or keep the {type(layer).__name__}"
         )
 
 
@@ -214,7 +237,7 @@ def replace_all(model: Model, made: Mapping[nn.Module, nn.Module]) -> Model:
     """Puts each new module in the place of its old one, wherever that is used, with its hooks and attributes."""
     for old, new in made.items():
         for name, value in vars(old).items():
-            is_foreign = name in _OWN and not isinstance(new, GatedLSTM)
+            is_foreign = name in _OWN and not isinstance(new, Gated)
             if is_foreign or (name in _LISTS and not isinstance(new, nn.RNNBase)):
                 continue
             is_hooks = name.endswith("_hooks") or "_hooks_" in name or name == "_is_full_backward_hook"

@@ -1,23 +1,34 @@
-"""The gates of the paper: how pre-activations become gates, and the values that callers see."""
+"""The gates: how pre-activations become gates in LSTMs and GRUs, and the values that callers see."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-NOISY_GATES = {"if": 2, "ifo": 3}  # which gates are pushed towards 0 or 1, and how many these are
 EVAL_GATES = ("soft", "tempered", "hard")
 
 
-class GateValues(NamedTuple):
-    """The four gates of one or many steps, each (..., H), in torch's order."""
+@dataclass(frozen=True)
+class Kind:
+    """What tells one recurrent layer from another.
 
-    i: Tensor
-    f: Tensor
-    g: Tensor
-    o: Tensor
+    Attributes:
+        name: as torch calls it.
+        gates: their names, in the order of torch's rows.
+        sampled: the choices of the option `gates`, and which gates each of them pushes towards 0 or 1.
+        states: the letters of the states.
+    """
+
+    name: str
+    gates: tuple[str, ...]
+    sampled: Mapping[str, tuple[int, ...]]
+    states: str
+
+
+LSTM = Kind("LSTM", ("input", "forget", "candidate", "output"), {"if": (0, 1), "ifo": (0, 1, 3)}, "hc")
+GRU = Kind("GRU", ("reset", "update", "candidate"), {"rz": (0, 1)}, "h")
+GateValues = tuple[Tensor, ...]  # the gates of one or many steps, each (..., H), in torch's order
 
 
 @dataclass(frozen=True)
@@ -26,7 +37,7 @@ class GateRule:
 
     Attributes:
         tau: the temperature that divides the pre-activations of the gates in `gates`; 1 for plain sigmoids.
-        gates: "if", or "ifo" where the output gate is treated like the other two.
+        gates: those that are pushed towards 0 or 1: "if" or "ifo" of an LSTM, "rz" of a GRU.
         hard: whether the step function 1[a >= 0] replaces their sigmoid.
     """
 
@@ -35,16 +46,21 @@ class GateRule:
     hard: bool = False
 
     @property
-    def noisy_gates(self) -> int:
-        """How many gates have a temperature, and noise where noise is given."""
-        return NOISY_GATES[self.gates]
+    def kind(self) -> Kind:
+        """The kind of layer that has these gates."""
+        return GRU if self.gates in GRU.sampled else LSTM
+
+    @property
+    def sampled(self) -> tuple[int, ...]:
+        """Which gates have a temperature, and noise where noise is given."""
+        return self.kind.sampled[self.gates]
 
     @property
     def is_plain(self) -> bool:
-        """Whether these are the gates of `torch.nn.LSTM`."""
+        """Whether these are the gates of torch's own layers."""
         return self.tau == 1.0 and not self.hard
 
-    def __call__(self, alpha: Tensor, noise: Tensor | None = None) -> GateValues:
+    def lstm(self, alpha: Tensor, noise: Tensor | None = None) -> GateValues:
         """Equations of G2-LSTM: i, f = G(alpha, tau); o = sigmoid; g = tanh.
 
         Args:
@@ -52,40 +68,63 @@ class GateRule:
             noise: (..., 2H) for i, f or (..., 3H) for i, f, o; None for no noise.
         """
         i, f, g, o = alpha.chunk(4, dim=-1)
-        noises = noise.chunk(self.noisy_gates, dim=-1) if noise is not None else (None,) * self.noisy_gates
+        noises = self._noises(noise)
         i, f = self._open(i, noises[0]), self._open(f, noises[1])
-        o = self._open(o, noises[2]) if self.noisy_gates == 3 else torch.sigmoid(o)
-        return GateValues(i, f, torch.tanh(g), o)
+        o = self._open(o, noises[2]) if len(noises) == 3 else torch.sigmoid(o)
+        return i, f, torch.tanh(g), o
+
+    def gru(self, from_x: Tensor, from_h: Tensor, noise: Tensor | None = None) -> GateValues:
+        """The same for torch's GRU: r, z = G(alpha, tau); n = tanh(W_xn x + b_xn + r (W_hn h + b_hn)).
+
+        Args:
+            from_x: (..., 3H), W_x x + b_x in the order r, z, n.
+            from_h: (..., 3H), W_h h + b_h.
+            noise: (..., 2H) for r, z; None for no noise.
+        """
+        (x_r, x_z, x_n), (h_r, h_z, h_n) = from_x.chunk(3, dim=-1), from_h.chunk(3, dim=-1)
+        noises = self._noises(noise)
+        r, z = self._open(x_r + h_r, noises[0]), self._open(x_z + h_z, noises[1])
+        return r, z, torch.tanh(x_n + r * h_n)
+
+    def _noises(self, noise: Tensor | None) -> tuple[Tensor | None, ...]:
+        count = len(self.sampled)
+        return (None,) * count if noise is None else noise.chunk(count, dim=-1)
 
     def _open(self, alpha: Tensor, noise: Tensor | None) -> Tensor:
         return hard_gate(alpha) if self.hard else sampled_gate(alpha, self.tau, noise)
 
     def row_scale(self, hidden: int, like: Tensor) -> Tensor:
-        """The factors of the rows of W_x, W_h and b with which a plain LSTM follows this rule: (4H,)."""
-        sharpness = torch.ones(4, hidden, dtype=like.dtype, device=like.device)
-        for gate in (0, 1, 3)[: self.noisy_gates]:
+        """The factors of the rows of W_x, W_h and b with which a plain layer follows this rule: (4H,), or (3H,)."""
+        sharpness = torch.ones(len(self.kind.gates), hidden, dtype=like.dtype, device=like.device)
+        for gate in self.sampled:
             sharpness[gate] = 1 / self.tau
         return sharpness.flatten()
 
 
 @dataclass(frozen=True)
 class Gates:
-    """The gates of one forward call.
+    """The gates of one forward call: `input`, `forget`, `candidate`, `output`, or `reset`, `update`, `candidate`.
+
+    Each of these attributes holds one (T, B, H) tensor per layer and direction, in the order of torch: l0, l0_reverse,
+    l1, ...; (T, H) for an unbatched input, and without T for a cell. The gates of a PackedSequence are NaN after a
+    sequence's end.
 
     Attributes:
-        input, forget, candidate, output: one (T, B, H) tensor per layer and direction, in the order of
-            `torch.nn.LSTM`: l0, l0_reverse, l1, ...; (T, H) for an unbatched input. The gates of a PackedSequence are
-            NaN after a sequence's end.
+        named: the same tensors, by the name of the gate.
         lengths: (B,), of a PackedSequence's sequences; None where all have the full length.
         training: whether they were taken in training mode (noise, temperature) or in evaluation.
     """
 
-    input: tuple[Tensor, ...]
-    forget: tuple[Tensor, ...]
-    candidate: tuple[Tensor, ...]
-    output: tuple[Tensor, ...]
+    named: Mapping[str, tuple[Tensor, ...]]
     lengths: Tensor | None
     training: bool
+
+    def __getattr__(self, name: str) -> tuple[Tensor, ...]:
+        """The gate of this name, of each layer and direction."""
+        named = self.__dict__.get("named", {})  # not there yet while a copy is being made
+        if name not in named:
+            raise AttributeError(f"these gates are {', '.join(named)}; there is no {name!r}")
+        return named[name]
 
     def detach(self) -> "Gates":
         """The same values, cut off from autograd."""
@@ -101,9 +140,8 @@ class Gates:
         return self._map(lambda tensor: tensor.masked_fill(padding, torch.nan), is_token.sum(0))
 
     def _map(self, function: Callable[[Tensor], Tensor], lengths: Tensor | None) -> "Gates":
-        parts = (self.input, self.forget, self.candidate, self.output)
-        i, f, g, o = (tuple(map(function, part)) for part in parts)
-        return Gates(i, f, g, o, lengths, self.training)
+        named = {name: tuple(map(function, each)) for name, each in self.named.items()}
+        return Gates(named, lengths, self.training)
 
 
 def sampled_gate(alpha: Tensor, tau: float, noise: Tensor | None = None) -> Tensor:

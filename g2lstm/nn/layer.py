@@ -1,4 +1,7 @@
-"""What every backend takes and returns: the weights of one layer, its input and states, and how its rows make steps."""
+"""What every backend takes and returns: the weights of one layer, its input and states, and how its rows make steps.
+
+G is the number of gates: 4 in an LSTM, 3 in a GRU. The states are h and c in an LSTM, h alone in a GRU.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -7,17 +10,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from g2lstm.nn.gate import GateRule, GateValues
+from g2lstm.nn.gate import GRU, GateRule, GateValues
 from g2lstm.nn.random import drop
+
+States = tuple[Tensor, ...]
 
 
 class Weights(NamedTuple):
     """The weights of one layer in one direction. R is the width of h: the projection's if there is one, else H."""
 
-    w_x: Tensor  # (4H, I)
-    w_h: Tensor  # (4H, R)
-    b_x: Tensor | None  # (4H,)
-    b_h: Tensor | None  # (4H,)
+    w_x: Tensor  # (GH, I)
+    w_h: Tensor  # (GH, R)
+    b_x: Tensor | None  # (GH,)
+    b_h: Tensor | None  # (GH,)
     w_r: Tensor | None  # (R, H), the projection h = W_r (o tanh c)
     choice: Tensor | None = None  # of weights that DropConnect has yet to drop from W_h, see `draw_drop`
 
@@ -27,16 +32,15 @@ class Weights(NamedTuple):
         return self if self.choice is None else self._replace(w_h=drop(self.w_h, self.choice), choice=None)
 
     def bias(self) -> Tensor | None:
-        """The sum of the two biases; torch keeps two for cuDNN's sake."""
+        """The sum of the two biases; torch keeps two for cuDNN's sake, and for the GRU, whose n has them apart."""
         return None if self.b_x is None or self.b_h is None else self.b_x + self.b_h
 
-    def from_x(self, x: Tensor) -> Tensor:
-        """What the input adds to the pre-activations, W_x x + b: x (..., I) to (..., 4H)."""
-        return product(x, self.w_x, self.bias())
-
-    def from_h(self, h: Tensor) -> Tensor:
-        """What the last output adds to them, W_h h with DropConnect: h (..., R) to (..., 4H)."""
-        return product(h, self.dropped().w_h)
+    def gates(self, x: Tensor, h: Tensor, rule: GateRule, noise: Tensor | None) -> GateValues:
+        """The gates at one or many steps, of x (..., I) and the output before, h (..., R)."""
+        w_h = self.dropped().w_h
+        if rule.kind is GRU:
+            return rule.gru(product(x, self.w_x, self.b_x), product(h, w_h, self.b_h), noise)
+        return rule.lstm(product(x, self.w_x, self.bias()) + product(h, w_h), noise)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Weights":
         """With `function` applied to each tensor."""
@@ -44,13 +48,13 @@ class Weights(NamedTuple):
         return Weights(function(self.w_x), function(self.w_h), b_x, b_h, w_r, self.choice)
 
     def scaled(self, rows: Tensor) -> "Weights":
-        """With the rows of all four gates multiplied by `rows`, (4H,)."""
+        """With the rows of all gates multiplied by `rows`, (GH,)."""
         column = rows.unsqueeze(1)
         b_x, b_h = (None if b is None else b * rows for b in (self.b_x, self.b_h))
         return Weights(self.w_x * column, self.w_h * column, b_x, b_h, self.w_r, self.choice)
 
     def flat(self) -> list[Tensor]:
-        """In the order of torch's fused LSTM."""
+        """In the order of torch's fused layers."""
         tensors = (self.w_x, self.w_h, self.b_x, self.b_h, self.w_r)
         return [tensor for tensor in tensors if tensor is not None]
 
@@ -66,8 +70,7 @@ class Direction(NamedTuple):
     """One layer in one direction, with all that it computes from."""
 
     x: Tensor  # (T, B, I), or (N, I) where `batch_sizes` divides its rows into steps, as in a PackedSequence
-    h: Tensor  # (B, R), the first state
-    c: Tensor  # (B, H)
+    states: States  # the first ones: h (B, R) and c (B, H)
     weights: Weights
     rule: GateRule
     noise: Tensor | None  # (T, B, 2H) or (N, 2H); 3H where the output gate is sampled too
@@ -79,8 +82,7 @@ class LayerOutput(NamedTuple):
     """The output of every step, shaped like the input, and the last states."""
 
     out: Tensor
-    h: Tensor
-    c: Tensor
+    states: States
 
 
 # Runs one layer in all its directions, which share x, rule and batch_sizes. The outputs of the directions are joined,
@@ -94,9 +96,14 @@ def in_each_direction(run: Callable[[Direction], LayerOutput]) -> Backend:
     def run_layer(directions: Sequence[Direction]) -> LayerOutput:
         parts = [run(direction) for direction in directions]
         out = parts[0].out if len(parts) == 1 else torch.cat([part.out for part in parts], dim=-1)
-        return LayerOutput(out, torch.stack([part.h for part in parts]), torch.stack([part.c for part in parts]))
+        return LayerOutput(out, stacked([part.states for part in parts]))
 
     return run_layer
+
+
+def stacked(states: Sequence[States]) -> States:
+    """The states of all directions, (D, B, R) and (D, B, H)."""
+    return tuple(torch.stack(each) for each in zip(*states, strict=True))
 
 
 def gate_values(direction: Direction, out: Tensor) -> GateValues:
@@ -106,7 +113,7 @@ def gate_values(direction: Direction, out: Tensor) -> GateValues:
         direction: as it was run.
         out: (T, B, R) or (N, R), its output, which holds every h that the gates saw.
     """
-    x, h0, _, weights, rule, noise, batch_sizes, backwards = direction
+    x, (h0, *_), weights, rule, noise, batch_sizes, backwards = direction
     if batch_sizes is not None:
         before, _ = previous_rows(*step_rows(len(h0), len(batch_sizes), batch_sizes, backwards), len(h0))
         h_before = torch.cat([h0, out])[before.to(out.device)]
@@ -114,7 +121,7 @@ def gate_values(direction: Direction, out: Tensor) -> GateValues:
         h_before = torch.cat([out[1:], h0.unsqueeze(0)])
     else:
         h_before = torch.cat([h0.unsqueeze(0), out[:-1]])
-    return rule(weights.from_x(x) + weights.from_h(h_before), noise)
+    return weights.gates(x, h_before, rule, noise)
 
 
 def step_rows(batch: int, steps: int, batch_sizes: Tensor | None, backwards: bool) -> tuple[Tensor, Tensor]:

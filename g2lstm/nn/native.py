@@ -10,18 +10,20 @@ import torch
 from torch import Tensor
 
 from g2lstm.errors import G2Error
-from g2lstm.nn import recurrence
-from g2lstm.nn.gate import GateRule
+from g2lstm.nn import recurrence, reference
+from g2lstm.nn.gate import GRU, GateRule
 from g2lstm.nn.layer import Direction, LayerOutput, in_each_direction, previous_rows, step_rows
 from g2lstm.nn.random import drop
 
 
 def _run(direction: Direction) -> LayerOutput:
-    x, h, c, weights, rule, noise, batch_sizes, backwards = direction
+    if direction.rule.kind is GRU:
+        return reference.run_direction(direction)
+    x, (h, c), weights, rule, noise, batch_sizes, backwards = direction
     run = _layer_forward if torch.compiler.is_compiling() else _Layer.apply
     tensors = (x, weights.w_x, weights.w_h, weights.bias(), weights.w_r, noise, h, c, batch_sizes, weights.choice)
     out, h_last, c_last, _, _ = run(*tensors, backwards, rule.tau, rule.gates, rule.hard)
-    return LayerOutput(out.to(x.dtype), h_last.to(x.dtype), c_last.to(x.dtype))  # low precision is computed in float32
+    return LayerOutput(out.to(x.dtype), (h_last.to(x.dtype), c_last.to(x.dtype)))  # low precision: in float32
 
 
 run_layer = in_each_direction(_run)

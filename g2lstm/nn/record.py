@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.convert import retype, why_not
+from g2lstm.nn.convert import TWINS, retype, why_not
 from g2lstm.nn.gate import Gates
-from g2lstm.nn.lstm import G2LSTM, GatedLSTM
+from g2lstm.nn.gated import Gated
+from g2lstm.nn.lstm import GatedLSTM
 
 
 def lstms(model: nn.Module) -> list[GatedLSTM]:
@@ -20,9 +21,14 @@ def lstms(model: nn.Module) -> list[GatedLSTM]:
     return [module for module in model.modules() if isinstance(module, GatedLSTM)]
 
 
+def gated(model: nn.Module) -> list[Gated]:
+    """Every layer with our gates inside a model: LSTMs, GRUs and cells."""
+    return [module for module in model.modules() if isinstance(module, Gated)]
+
+
 def set_eval_gate(model: nn.Module, eval_gate: str) -> None:
     """Sets how all layers compute their gates in evaluation: "soft", "tempered" or "hard"."""
-    for layer in lstms(model):
+    for layer in gated(model):
         layer.eval_gate = eval_gate
 
 
@@ -34,8 +40,8 @@ def evaluating(model: nn.Module, eval_gate: str | None = None) -> Iterator[None]
         model: with or without `G2LSTM` layers.
         eval_gate: "soft", "tempered" or "hard"; None to leave them as they are.
     """
-    layers = lstms(model)
-    modes, gates = [(module, module.training) for module in model.modules()], [layer.eval_gate for layer in layers]
+    layers = gated(model)
+    modes, gates = [(module, module.training) for module in model.modules()], [layer.options() for layer in layers]
     try:
         model.eval()
         if eval_gate is not None:
@@ -46,7 +52,7 @@ def evaluating(model: nn.Module, eval_gate: str | None = None) -> Iterator[None]
         for module, was_training in modes:
             module.training = was_training
         for layer, gate in zip(layers, gates, strict=True):
-            layer.eval_gate = gate
+            layer.eval_gate = gate["eval_gate"]
 
 
 class GateRecord(Mapping[str, list[Gates]]):
@@ -70,27 +76,28 @@ class GateRecord(Mapping[str, list[Gates]]):
 
 @contextmanager
 def record_gates(model: nn.Module) -> Iterator[GateRecord]:
-    """Records the gates of every `G2LSTM` and `torch.nn.LSTM` inside `model` while the block runs.
+    """Records the gates of every LSTM, GRU and cell inside `model`, ours or torch's, while the block runs.
 
-    Recording changes neither outputs nor gradients nor random numbers. The values are detached. An `nn.LSTM` with
-    dropout between its layers can be recorded in evaluation only, because its masks are hidden.
+    Recording changes neither outputs nor gradients nor random numbers. The values are detached. A layer of torch's own
+    with dropout between its layers can be recorded in evaluation only, because its masks are hidden.
 
     Examples:
         >>> with g2lstm.record_gates(model) as record:
         ...     model(x)
         >>> print(record["encoder.lstm"][0].forget[0].mean())
     """
-    layers = {name: m for name, m in model.named_modules() if isinstance(m, GatedLSTM | nn.LSTM)}
+    kinds: tuple[type[nn.Module], ...] = (Gated, *TWINS)
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, kinds)}
     for name in list(layers):
-        if (why := why_not(layers[name], nn.LSTM)) is not None:
+        if not isinstance(layers[name], Gated) and (why := why_not(layers[name])) is not None:
             warnings.warn(f"the gates of {name or 'the model'} are not recorded: {why}", stacklevel=3)
             del layers[name]
     if not layers:
-        raise G2Error(f"found no G2LSTM or torch.nn.LSTM inside {type(model).__name__}; there are no gates to record")
+        raise G2Error(f"found no LSTM, GRU or cell inside {type(model).__name__}; there are no gates to record")
     record = GateRecord(list(layers))
     with ExitStack() as stack:
         for name, layer in layers.items():
-            if isinstance(layer, GatedLSTM):
+            if isinstance(layer, Gated):
                 if layer._gate_listener is not None:
                     raise G2Error(
                         f"the gates of {name or 'the model'} are already being recorded; end that block first"
@@ -104,13 +111,14 @@ def record_gates(model: nn.Module) -> Iterator[GateRecord]:
 
 
 def _record_plain(
-    name: str, calls: list[Gates], lstm: nn.LSTM, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any
+    name: str, calls: list[Gates], layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any
 ) -> None:
-    if lstm.training and lstm.dropout > 0 and lstm.num_layers > 1:
+    if isinstance(layer, nn.RNNBase) and layer.training and layer.dropout > 0 and layer.num_layers > 1:
         raise G2Error(
-            f"{name or 'the model'} is a torch.nn.LSTM in training with dropout between its layers, so its "
-            "gates can't be seen from outside; call model.eval(), or g2lstm.convert_(model, method='sigmoid') first"
+            f"{name or 'the model'} is a torch.nn.{type(layer).__name__} in training with dropout between its layers, "
+            "so its gates can't be seen from outside; call model.eval(), or g2lstm.convert_(model, method='sigmoid') "
+            "first"
         )
     with torch.no_grad():
-        _, _, gates = retype(lstm, G2LSTM, method="sigmoid")(*args, **kwargs, return_gates=True)
+        *_, gates = retype(layer, TWINS[type(layer)], method="sigmoid")(*args, **kwargs, return_gates=True)
     calls.append(gates)

@@ -32,11 +32,11 @@ def forward(
     for n, at in zip(rows.tolist(), offset.tolist(), strict=True):
         here = slice(at, at + n)
         alpha = gates[here].addmm_(h[:n], w_h_columns)
-        values = rule(alpha, None if noise is None else noise[here])
-        c[:n] = torch.addcmul(values.i * values.g, values.f, c[:n])
-        m = values.o * torch.tanh(c[:n])
+        i, f, g, o = rule.lstm(alpha, None if noise is None else noise[here])
+        c[:n] = torch.addcmul(i * g, f, c[:n])
+        m = o * torch.tanh(c[:n])
         h[:n] = m if w_r is None else m @ w_r.t()
-        gates[here] = torch.cat(values, dim=1)
+        gates[here] = torch.cat([i, f, g, o], dim=1)
         out[here], cells[here] = h[:n], c[:n]
     return out, cells
 
@@ -83,7 +83,7 @@ def backward(
         d_i = d_cell * g * i * (1 - i) * sharpness
         d_f = d_cell * c_before * f * (1 - f) * sharpness
         d_g = d_cell * i * (1 - g * g)
-        d_o = d_m * tanh_c * o * (1 - o) * (sharpness if rule.noisy_gates == 3 else 1.0)
+        d_o = d_m * tanh_c * o * (1 - o) * (sharpness if len(rule.sampled) == 3 else 1.0)
         d_gates[here] = torch.cat([d_i, d_f, d_g, d_o], dim=1)
         d_c[:n] = d_cell * f
         d_h[:n] = d_gates[here] @ w_h
@@ -101,7 +101,7 @@ def _call(function: str, tensors: dict[str, Tensor | None], rows: Tensor, offset
     (batch, hidden), n = c.shape, len(gates)
     width = hidden if w_r is None else len(w_r)
     shapes = {
-        "gates": (n, 4 * hidden), "d_gates": (n, 4 * hidden), "noise": (n, rule.noisy_gates * hidden),
+        "gates": (n, 4 * hidden), "d_gates": (n, 4 * hidden), "noise": (n, len(rule.sampled) * hidden),
         "w_h": (4 * hidden, width), "w_r": (width, hidden), "h": (batch, width), "c": (batch, hidden),
         "d_c": (batch, hidden), "out": (n, width), "cells": (n, hidden),
     }  # fmt: skip
@@ -121,5 +121,5 @@ def _call(function: str, tensors: dict[str, Tensor | None], rows: Tensor, offset
         raise ValueError(f"the steps have {int(rows.sum())} rows in all, but the tensors have {n}")
     addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors.values()]
     layer = (len(rows), batch, hidden, 0 if w_r is None else width, rows.data_ptr(), offset.data_ptr())
-    options = (rule.tau, rule.noisy_gates, *addresses, rule.hard, torch.get_num_threads())
+    options = (rule.tau, len(rule.sampled), *addresses, rule.hard, torch.get_num_threads())
     kernel.call(function, gates.dtype, *layer, *options)

@@ -1,30 +1,40 @@
-"""The paper's equations as a plain loop over time: slow, obviously right, the oracle for every other backend."""
+"""The equations as a plain loop over time: slow, obviously right, the oracle for every other backend."""
 
 import torch
 from torch import Tensor
 
-from g2lstm.nn.layer import Direction, LayerOutput, in_each_direction, product
+from g2lstm.nn.gate import GRU, GateRule
+from g2lstm.nn.layer import Direction, LayerOutput, States, Weights, in_each_direction, product
 
 
-def _run(direction: Direction) -> LayerOutput:
-    x, h, c, weights, rule, noise, batch_sizes, backwards = direction
+def _step(x: Tensor, states: States, weights: Weights, rule: GateRule, noise: Tensor | None) -> States:
+    """The states after one step."""
+    if rule.kind is GRU:
+        (h,) = states
+        _, z, n = weights.gates(x, h, rule, noise)
+        return ((1 - z) * n + z * h,)
+    h, c = states
+    i, f, g, o = weights.gates(x, h, rule, noise)
+    c = f * c + i * g
+    h = o * torch.tanh(c)
+    return h if weights.w_r is None else product(h, weights.w_r), c
+
+
+def run_direction(direction: Direction) -> LayerOutput:
+    """One layer in one direction."""
+    x, states, weights, rule, noise, batch_sizes, backwards = direction
     weights = weights.dropped()
     steps = x.unbind(0) if batch_sizes is None else x.split(batch_sizes.tolist())
     noises: tuple[Tensor | None, ...] = (None,) * len(steps)
     if noise is not None:
         noises = noise.unbind(0) if batch_sizes is None else noise.split(batch_sizes.tolist())
-    outputs: list[Tensor] = [h] * len(steps)
+    outputs: list[Tensor] = list(steps)
     for t in reversed(range(len(steps))) if backwards else range(len(steps)):
         n = len(steps[t])  # sequences that reach this step; they come first in the batch
-        i, f, g, o = rule(weights.from_x(steps[t]) + weights.from_h(h[:n]), noises[t])
-        c_now = f * c[:n] + i * g
-        h_now = o * torch.tanh(c_now)
-        if weights.w_r is not None:
-            h_now = product(h_now, weights.w_r)
-        outputs[t] = h_now
-        h, c = torch.cat([h_now, h[n:]]), torch.cat([c_now, c[n:]])
-    out = torch.stack(outputs) if batch_sizes is None else torch.cat(outputs)
-    return LayerOutput(out, h, c)
+        now = _step(steps[t], tuple(state[:n] for state in states), weights, rule, noises[t])
+        outputs[t] = now[0]
+        states = tuple(torch.cat([new, old[n:]]) for new, old in zip(now, states, strict=True))
+    return LayerOutput(torch.stack(outputs) if batch_sizes is None else torch.cat(outputs), states)
 
 
-run_layer = in_each_direction(_run)
+run_layer = in_each_direction(run_direction)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from g2lstm import G2LSTM
@@ -46,9 +46,12 @@ SURFACE = [
 ]
 
 
+GRU_SURFACE = [case for case in SURFACE if "proj_size" not in case.layer]
+
+
 def make_input(
-    case: Case, dtype: torch.dtype = torch.float64
-) -> tuple[Any, tuple[Tensor, Tensor] | None, list[Tensor]]:
+    case: Case, dtype: torch.dtype = torch.float64, kind: type[nn.Module] = nn.LSTM
+) -> tuple[Any, Any, list[Tensor]]:
     """Input, states, and the tensors among them that want gradients."""
     generator = torch.Generator().manual_seed(1)
 
@@ -70,7 +73,10 @@ def make_input(
     if not case.states:
         return x, None, leaves
     batch = () if case.unbatched else (B,)
-    hx = (draw(layers, *batch, width), draw(layers, *batch, H))
+    h = draw(layers, *batch, width)
+    if issubclass(kind, nn.GRU):
+        return x, h, [*leaves, h]
+    hx = (h, draw(layers, *batch, H))
     return x, hx, [*leaves, *hx]
 
 
@@ -83,16 +89,16 @@ def make_noise(case: Case, gates: str = "if", dtype: torch.dtype = torch.float64
 
 
 def flat(output: Any) -> list[Tensor]:
-    """All tensors of an LSTM's output."""
-    out, (h, c) = output
-    return [out.data if isinstance(out, PackedSequence) else out, h, c]
+    """All tensors of a layer's output."""
+    out, states = output
+    return [out.data if isinstance(out, PackedSequence) else out, *([states] if isinstance(states, Tensor) else states)]
 
 
 def values_and_gradients(
     layer: torch.nn.Module, case: Case, dtype: torch.dtype = torch.float64, **call: Any
 ) -> list[Tensor]:
     """Everything a caller can see of one call: output, states, and the gradients of input, states, parameters."""
-    x, hx, leaves = make_input(case, dtype)
+    x, hx, leaves = make_input(case, dtype, layer.__class__)
     outputs = flat(layer(x, hx, **call))
     generator = torch.Generator().manual_seed(3)
     weights = [torch.randn(o.shape, dtype=dtype, generator=generator) for o in outputs]
@@ -108,7 +114,7 @@ def assert_same(ours: list[Tensor], theirs: list[Tensor], rtol: float = 1e-7, at
         torch.testing.assert_close(a, b, rtol=rtol, atol=atol)
 
 
-def make_layer(case: Case, dtype: torch.dtype = torch.float64, **options: Any) -> G2LSTM:
+def make_layer(case: Case, dtype: torch.dtype = torch.float64, kind: Any = G2LSTM, **options: Any) -> Any:
     """The same weights for the same case, whatever the options."""
     torch.manual_seed(4)
-    return G2LSTM(I, H, **case.layer, **options, dtype=dtype)
+    return kind(I, H, **case.layer, **options, dtype=dtype)

@@ -34,19 +34,6 @@ def _name(rule):
     return "-".join(str(v) for v in rule.values())
 
 
-@pytest.fixture
-def use(monkeypatch):
-    """Picks a backend by name; "fallback" is the native one on a machine without the compiled kernel."""
-
-    def pick(name):
-        if name == "fallback":
-            monkeypatch.setattr(kernel, "find", lambda: kernel.Found(None, "taken away"))
-            return "native"
-        return name
-
-    return pick
-
-
 def test_the_kernel_is_compiled_here():
     found = kernel.find()
     assert found.library is not None, f"the tests compare the compiled kernel, but it is {found.description}"

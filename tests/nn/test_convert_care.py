@@ -121,7 +121,7 @@ class Deaf(nn.LSTM):
 
 
 def test_only_a_plain_lstm_can_be_converted():
-    with pytest.raises(G2Error, match=r"takes a torch\.nn\.LSTM, got GRU"):
+    with pytest.raises(G2Error, match=r"starts from a torch\.nn\.LSTM, got GRU"):
         G2LSTM.from_lstm(nn.GRU(I, H))
     with pytest.raises(G2Error, match="Deaf is a subclass"):
         G2LSTM.from_lstm(Deaf(I, H))

@@ -148,7 +148,7 @@ def test_noise_is_fresh_for_every_element_step_layer_direction_and_call(monkeypa
         drawn.append(draw_noise(*args, **options))
         return drawn[-1]
 
-    monkeypatch.setattr("g2lstm.nn.lstm.draw_noise", spy)
+    monkeypatch.setattr("g2lstm.nn.gated.draw_noise", spy)
     layer = G2LSTM(3, 32, num_layers=2, bidirectional=True, noise_rate=1.0)
     x = torch.randn(40, 50, 3)
     layer(x)

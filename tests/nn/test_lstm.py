@@ -159,7 +159,7 @@ def test_weight_dropout_drops_recurrent_weights_once_per_call(backend, monkeypat
         drawn.append(draw_drop(probability))
         return drawn[-1]
 
-    monkeypatch.setattr("g2lstm.nn.lstm.draw_drop", spy)
+    monkeypatch.setattr("g2lstm.nn.gated.draw_drop", spy)
     layer = G2LSTM(I, H, weight_dropout=0.5, method="sigmoid", backend=backend, dtype=torch.float64)
     x = torch.randn(T, B, I, dtype=torch.float64)
     out, _, gates = layer(x, return_gates=True)

@@ -19,7 +19,7 @@ def test_every_call_layer_and_direction_drops_other_weights(monkeypatch):
         drawn.append(draw_drop(probability))
         return drawn[-1]
 
-    monkeypatch.setattr("g2lstm.nn.lstm.draw_drop", spy)
+    monkeypatch.setattr("g2lstm.nn.gated.draw_drop", spy)
     layer = G2LSTM(H, H, **SMALL, weight_dropout=0.5)
     layer(torch.randn(T, B, H))
     layer(torch.randn(T, B, H))

@@ -19,7 +19,7 @@ def direct_gates(layer, x, hx, noise):
     steps = []
     for t in range(len(x)):
         alpha = x[t] @ layer.weight_ih_l0.t() + layer.bias_ih_l0 + h @ layer.weight_hh_l0.t() + layer.bias_hh_l0
-        i, f, g, o = rule(alpha, None if noise is None else noise[0][t])
+        i, f, g, o = rule.lstm(alpha, None if noise is None else noise[0][t])
         c = f * c + i * g
         h = o * c.tanh()
         steps.append((i, f, g, o))
@@ -145,7 +145,7 @@ def test_the_end_of_the_block_ends_recording_also_after_an_error():
 
 
 def test_what_cannot_be_recorded():
-    with pytest.raises(G2Error, match="found no G2LSTM or torch.nn.LSTM inside Linear"), record_gates(nn.Linear(1, 1)):
+    with pytest.raises(G2Error, match="found no LSTM, GRU or cell inside Linear"), record_gates(nn.Linear(1, 1)):
         pass
     layer = G2LSTM(I, H)
     with record_gates(layer), pytest.raises(G2Error, match="already being recorded"), record_gates(layer):

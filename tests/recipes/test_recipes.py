@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.checks import METHODS
-from g2lstm.nn.gate import EVAL_GATES, NOISY_GATES
+from g2lstm.nn.gate import EVAL_GATES, LSTM
 from g2lstm.recipes.files import apply_overrides, parse_value, recipe_hash, recipe_to_toml, shipped_recipes
 from g2lstm.recipes.problems import dotted_keys
 from g2lstm.recipes.sections import AdaDelta, AdamW, GateSection, NtAsgd
@@ -38,7 +38,7 @@ def test_the_smallest_recipe_is_the_papers_model() -> None:
 def test_choices_are_those_of_the_layer() -> None:
     fields = GateSection.model_fields
     assert set(get_args(fields["method"].annotation)) == set(METHODS)
-    assert set(get_args(fields["gates"].annotation)) == set(NOISY_GATES)
+    assert set(get_args(fields["gates"].annotation)) == set(LSTM.sampled)
     assert set(get_args(fields["eval_gate"].annotation)) == set(EVAL_GATES)
 
 

@@ -1,0 +1,118 @@
+"""`G2LSTMCell` and `G2GRUCell`: one step at a time, as drop-ins for torch's cells.
+
+A cell is a layer whose sequences have one step: noise and DropConnect are drawn anew at each call.
+"""
+
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from g2lstm.nn.gate import GRU, LSTM
+from g2lstm.nn.gated import GateOptions, WithParameters
+
+
+class _Cell(WithParameters):
+    is_cell = True
+    num_layers, batch_first, dropout, bidirectional, proj_size = 1, False, 0.0, False, 0
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Unpack[GateOptions],
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, device, dtype)
+        self.set_options(**options)
+
+    @property
+    def _all_weights(self) -> list[list[str]]:  # type: ignore[override]
+        return [["weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if self.bias else [])]]
+
+    def forward(
+        self,
+        input: Tensor,
+        hx: Any = None,
+        *,
+        return_gates: bool = False,
+        noise: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Any:
+        """Takes one step as torch's cell does.
+
+        Args:
+            input: (B, I), or (I,) unbatched.
+            hx: the state before, h (B, H), in an LSTM with c (B, H); without B if unbatched; zero if not given.
+            return_gates: also return the gate values.
+            noise: the noise to use, (B, 2H), rate already applied; (B, 3H) where the output gate is sampled too. Only
+                in training.
+            generator: source of the noise; torch's default generator if not given.
+
+        Returns:
+            (h, c) or h; with `return_gates` a pair of this and `Gates`.
+        """
+        _, states, gates = self._call(input, hx, return_gates, None if noise is None else [noise], generator)
+        state = states if len(states) == 2 else states[0]
+        return (state, gates) if return_gates else state
+
+
+class G2LSTMCell(_Cell, nn.LSTMCell):
+    """One step of a `G2LSTM`; parameters, inputs and outputs are those of `torch.nn.LSTMCell`.
+
+    Args:
+        input_size: features of the input.
+        hidden_size: units, H.
+        bias: whether the gates have biases.
+        device: of the parameters.
+        dtype: of the parameters.
+        **options: those of `G2LSTM`.
+    """
+
+    kind = LSTM
+
+    def to_cell(self) -> nn.LSTMCell:
+        """A `torch.nn.LSTMCell` with the same output in evaluation; its weights are copies."""
+        from g2lstm.nn.convert import to_torch
+
+        return to_torch(self, nn.LSTMCell)
+
+    @classmethod
+    def from_cell(cls, cell: nn.LSTMCell, **options: Unpack[GateOptions]) -> "G2LSTMCell":
+        """A `G2LSTMCell` with the same output in evaluation as `cell`; its weights are copies."""
+        from g2lstm.nn.convert import from_torch
+
+        return from_torch(cell, cls, **options)
+
+
+class G2GRUCell(_Cell, nn.GRUCell):
+    """One step of a `G2GRU`; parameters, inputs and outputs are those of `torch.nn.GRUCell`.
+
+    Args:
+        input_size: features of the input.
+        hidden_size: units, H.
+        bias: whether the gates have biases.
+        device: of the parameters.
+        dtype: of the parameters.
+        **options: those of `G2GRU`.
+    """
+
+    kind = GRU
+
+    def to_cell(self) -> nn.GRUCell:
+        """A `torch.nn.GRUCell` with the same output in evaluation; its weights are copies."""
+        from g2lstm.nn.convert import to_torch
+
+        return to_torch(self, nn.GRUCell)
+
+    @classmethod
+    def from_cell(cls, cell: nn.GRUCell, **options: Unpack[GateOptions]) -> "G2GRUCell":
+        """A `G2GRUCell` with the same output in evaluation as `cell`; its weights are copies."""
+        from g2lstm.nn.convert import from_torch
+
+        return from_torch(cell, cls, **options)
+
+
+torch.serialization.add_safe_globals([G2LSTMCell, G2GRUCell])
