@@ -39,11 +39,13 @@ class GateRule:
         tau: the temperature that divides the pre-activations of the gates in `gates`; 1 for plain sigmoids.
         gates: those that are pushed towards 0 or 1: "if" or "ifo" of an LSTM, "rz" of a GRU.
         hard: whether the step function 1[a >= 0] replaces their sigmoid.
+        binary: whether it does so only forward: backward they have the gradient of the sigmoid.
     """
 
     tau: float = 1.0
     gates: str = "if"
     hard: bool = False
+    binary: bool = False
 
     @property
     def kind(self) -> Kind:
@@ -58,7 +60,7 @@ class GateRule:
     @property
     def is_plain(self) -> bool:
         """Whether these are the gates of torch's own layers."""
-        return self.tau == 1.0 and not self.hard
+        return self.tau == 1.0 and not self.hard and not self.binary
 
     def lstm(self, alpha: Tensor, noise: Tensor | None = None) -> GateValues:
         """Equations of G2-LSTM: i, f = G(alpha, tau); o = sigmoid; g = tanh.
@@ -91,7 +93,9 @@ class GateRule:
         return (None,) * count if noise is None else noise.chunk(count, dim=-1)
 
     def _open(self, alpha: Tensor, noise: Tensor | None) -> Tensor:
-        return hard_gate(alpha) if self.hard else sampled_gate(alpha, self.tau, noise)
+        if self.hard:
+            return hard_gate(alpha)
+        return (binary_gate if self.binary else sampled_gate)(alpha, self.tau, noise)
 
     def row_scale(self, hidden: int, like: Tensor) -> Tensor:
         """The factors of the rows of W_x, W_h and b with which a plain layer follows this rule: (4H,), or (3H,)."""
@@ -149,6 +153,12 @@ def sampled_gate(alpha: Tensor, tau: float, noise: Tensor | None = None) -> Tens
     if noise is not None:
         alpha = alpha + noise
     return torch.sigmoid(alpha if tau == 1.0 else alpha / tau)
+
+
+def binary_gate(alpha: Tensor, tau: float, noise: Tensor | None = None) -> Tensor:
+    """1[alpha + noise >= 0] with the gradient of `sampled_gate`: straight through, as if it were that gate."""
+    soft = sampled_gate(alpha, tau, noise)
+    return hard_gate(alpha if noise is None else alpha + noise) + (soft - soft.detach())
 
 
 def hard_gate(alpha: Tensor) -> Tensor:

@@ -20,6 +20,8 @@ _LAYER = [_LONG, _LONG, _LONG, _LONG, _POINTER, _POINTER, _DOUBLE, _INT]
 _FOR_EACH_DTYPE: dict[str, list[Any]] = {
     "g2lstm_forward": [*_LAYER, *[_POINTER] * 8, _INT, _INT],
     "g2lstm_backward": [*_LAYER, *[_POINTER] * 9, _INT, _INT],
+    "g2lstm_gru_forward": [*_LAYER, *[_POINTER] * 7, _INT, _INT],
+    "g2lstm_gru_backward": [*_LAYER, *[_POINTER] * 8, _INT, _INT],
     "g2lstm_noise": [_LONG, _LONG, _POINTER, _LONG, _LONG, _INT],
     "g2lstm_drop": [_LONG, _LONG, _POINTER, _POINTER, _LONG, _LONG, _DOUBLE, _INT],
 }
@@ -75,4 +77,4 @@ def call(name: str, dtype: object, *arguments: object) -> None:
     """Calls a function that exists for float32 and float64. The caller has checked that the kernels are there."""
     function = getattr(find().library, f"{name}_{str(dtype).removeprefix('torch.')}")
     if function(*arguments):
-        raise MemoryError("the LSTM kernel could not allocate its packed weights")
+        raise MemoryError("the kernel could not allocate its packed weights")

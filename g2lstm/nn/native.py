@@ -10,20 +10,23 @@ import torch
 from torch import Tensor
 
 from g2lstm.errors import G2Error
-from g2lstm.nn import recurrence, reference
+from g2lstm.nn import recurrence
 from g2lstm.nn.gate import GRU, GateRule
 from g2lstm.nn.layer import Direction, LayerOutput, in_each_direction, previous_rows, step_rows
 from g2lstm.nn.random import drop
 
 
 def _run(direction: Direction) -> LayerOutput:
-    if direction.rule.kind is GRU:
-        return reference.run_direction(direction)
-    x, (h, c), weights, rule, noise, batch_sizes, backwards = direction
+    x, (h, *c), weights, rule, noise, batch_sizes, backwards = direction
     run = _layer_forward if torch.compiler.is_compiling() else _Layer.apply
-    tensors = (x, weights.w_x, weights.w_h, weights.bias(), weights.w_r, noise, h, c, batch_sizes, weights.choice)
-    out, h_last, c_last, _, _ = run(*tensors, backwards, rule.tau, rule.gates, rule.hard)
-    return LayerOutput(out.to(x.dtype), (h_last.to(x.dtype), c_last.to(x.dtype)))  # low precision: in float32
+    bias, extra = weights.bias(), weights.w_r
+    if rule.kind is GRU and weights.b_x is not None and weights.b_h is not None:  # r multiplies the bias of W_hn h
+        start = 2 * h.size(1)
+        bias, extra = torch.cat([weights.b_x[:start] + weights.b_h[:start], weights.b_x[start:]]), weights.b_h[start:]
+    tensors = (x, weights.w_x, weights.w_h, bias, extra, noise, h, c[0] if c else None, batch_sizes, weights.choice)
+    out, *states, _, _ = run(*tensors, backwards, rule.tau, rule.gates, rule.hard, rule.binary)
+    # Low precision is computed in float32.
+    return LayerOutput(out.to(x.dtype), tuple(state.to(x.dtype) for state in states[: 1 + len(c)]))
 
 
 run_layer = in_each_direction(_run)
@@ -43,46 +46,55 @@ def _forward(
     w_x: Tensor,
     w_h: Tensor,
     bias: Tensor | None,
-    w_r: Tensor | None,
+    extra: Tensor | None,
     noise: Tensor | None,
     h0: Tensor,
-    c0: Tensor,
+    c0: Tensor | None,
     batch_sizes: Tensor | None,
     choice: Tensor | None,
     backwards: bool,
     tau: float,
     gates: str,
     hard: bool,
+    binary: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """One layer in one direction: the output, the last h and c; gates (N, 4H) and cells (N, H) of all steps."""
-    working, batch = _working_dtype(x.dtype), len(h0)
+    """One layer in one direction: the output, the last h and c (empty for a GRU), and what the backward pass needs.
+
+    That is, of all steps, the gates (N, GH), and (N, H) the cells of an LSTM or W_hn h + b_hn of a GRU. `extra` is the
+    projection (R, H) of an LSTM, or the bias b_hn (H,) of a GRU.
+    """
+    working, batch, rule = _working_dtype(x.dtype), len(h0), GateRule(tau, gates, hard, binary)
     rows, offset = step_rows(batch, len(x if batch_sizes is None else batch_sizes), batch_sizes, backwards)
-    inputs, w_x, w_h, h0, c0 = (t.to(working).contiguous() for t in (_as_rows(x), w_x, w_h, h0, c0))
-    bias, w_r, noise = (None if t is None else t.to(working).contiguous() for t in (bias, w_r, noise))
+    inputs, w_x, w_h, h0 = (t.to(working).contiguous() for t in (_as_rows(x), w_x, w_h, h0))
+    bias, extra, noise, c0 = (None if t is None else t.to(working).contiguous() for t in (bias, extra, noise, c0))
     if choice is not None:
         w_h = drop(w_h, choice)
     values = inputs @ w_x.t() if bias is None else torch.addmm(bias, inputs, w_x.t())
     noise = None if noise is None else _as_rows(noise)
-    out, cells = recurrence.forward(values, noise, w_h, w_r, h0, c0, rows, offset, GateRule(tau, gates, hard))
+    if c0 is None:
+        out, kept = recurrence.gru_forward(values, noise, w_h, extra, h0, rows, offset, rule)
+    else:
+        out, kept = recurrence.lstm_forward(values, noise, w_h, extra, h0, c0, rows, offset, rule)
     if batch_sizes is None:
         last = slice(0, batch) if backwards else slice(len(out) - batch, None)
-        h_last, c_last = out[last].clone(), cells[last].clone()
+        h_last, c_last = out[last].clone(), values.new_empty(0) if c0 is None else kept[last].clone()
     else:
         _, last_rows = previous_rows(rows, offset, batch)
-        h_last, c_last = out[last_rows], cells[last_rows]
-    return out.view(*x.shape[:-1], out.size(1)), h_last, c_last, values, cells
+        h_last, c_last = out[last_rows], values.new_empty(0) if c0 is None else kept[last_rows]
+    return out.view(*x.shape[:-1], out.size(1)), h_last, c_last, values, kept
 
 
 _layer_forward = torch.library.custom_op("g2lstm::layer_forward", _forward, mutates_args=())
 
 
 @_layer_forward.register_fake
-def _(x, w_x, w_h, bias, w_r, noise, h0, c0, *settings):  # type: ignore[no-untyped-def]
+def _(x, w_x, w_h, bias, extra, noise, h0, c0, *settings):  # type: ignore[no-untyped-def]
     working = _working_dtype(x.dtype)
-    n, hidden = x.shape[:-1].numel(), c0.size(1)
+    n, hidden = x.shape[:-1].numel(), (h0 if c0 is None else c0).size(1)
     out = x.new_empty(*x.shape[:-1], h0.size(1), dtype=working)
-    values, cells = (x.new_empty(n, width, dtype=working) for width in (4 * hidden, hidden))
-    return out, torch.empty_like(h0, dtype=working), torch.empty_like(c0, dtype=working), values, cells
+    values, kept = (x.new_empty(n, width, dtype=working) for width in (w_x.size(0), hidden))
+    c_last = values.new_empty(0) if c0 is None else torch.empty_like(c0, dtype=working)
+    return out, torch.empty_like(h0, dtype=working), c_last, values, kept
 
 
 def _gradients(
@@ -92,89 +104,116 @@ def _gradients(
     x: Tensor,
     w_x: Tensor,
     w_h: Tensor,
-    w_r: Tensor | None,
+    extra: Tensor | None,
     h0: Tensor,
-    c0: Tensor,
+    c0: Tensor | None,
     out: Tensor,
     values: Tensor,
-    cells: Tensor,
+    kept: Tensor,
     batch_sizes: Tensor | None,
     choice: Tensor | None,
     backwards: bool,
     tau: float,
     gates: str,
     hard: bool,
+    binary: bool,
     wants_x: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of x, W_x, W_h, bias, W_r, h0, c0 (empty where not wanted or not there)."""
-    working, batch = values.dtype, len(h0)
+    """Gradients of x, W_x, W_h, bias, extra, h0, c0 (empty where not wanted or not there)."""
+    working, batch, rule = values.dtype, len(h0), GateRule(tau, gates, hard, binary)
     rows, offset = step_rows(batch, len(x if batch_sizes is None else batch_sizes), batch_sizes, backwards)
-    inputs, w_x, w_h, h0, c0 = (t.to(working).contiguous() for t in (_as_rows(x), w_x, w_h, h0, c0))
-    w_r = None if w_r is None else w_r.to(working).contiguous()
+    inputs, w_x, w_h, h0 = (t.to(working).contiguous() for t in (_as_rows(x), w_x, w_h, h0))
+    extra, c0 = (None if t is None else t.to(working).contiguous() for t in (extra, c0))
     out = _as_rows(out)
     if choice is not None:  # once more: 20 MB of weights need not be kept for it
         w_h = drop(w_h, choice)
     d_h, d_c = (
         torch.zeros_like(like) if grad is None else grad.to(working, memory_format=torch.contiguous_format, copy=True)
-        for grad, like in ((d_h_last, h0), (d_c_last, c0))
+        for grad, like in ((d_h_last, h0), (d_c_last, values.new_empty(0) if c0 is None else c0))
     )
+    w_r = None if c0 is None else extra
     if d_out is None:
         d_out = torch.zeros_like(out)
     elif w_r is None:
         d_out = _as_rows(d_out).contiguous()
     else:  # the recurrence turns it into the gradient of h
         d_out = _as_rows(d_out).clone(memory_format=torch.contiguous_format)
-    rule = GateRule(tau, gates, hard)
-    d_values = recurrence.backward(d_out, d_h, d_c, values, cells, c0, w_h, w_r, rows, offset, rule)
+    # The gradients of all gates; those that reach W_h are the first rows, those that reach W_x may skip some.
+    if c0 is None:
+        d_gates = recurrence.gru_backward(d_out, d_h, values, kept, out, h0, w_h, rows, offset, rule)
+    else:
+        d_gates = recurrence.lstm_backward(d_out, d_h, d_c, values, kept, c0, w_h, w_r, rows, offset, rule)
+    d_from_h = d_gates[:, : len(w_h)]
     del w_h  # with DropConnect a copy, whose place the gradients take
 
     if batch_sizes is None:  # h before each step: the outputs moved by one step, with no copy of them
         rest, first = (slice(0, -batch), slice(-batch, None)) if backwards else (slice(batch, None), slice(0, batch))
         moved = slice(batch, None) if backwards else slice(0, len(out) - batch)
-        d_w_h = (d_values[rest].t() @ out[moved]).addmm_(d_values[first].t(), h0)
+        d_w_h = (d_from_h[rest].t() @ out[moved]).addmm_(d_from_h[first].t(), h0)
     else:
         before, _ = previous_rows(rows, offset, batch)
-        d_w_h = d_values.t() @ torch.cat([h0, out])[before]
+        d_w_h = d_from_h.t() @ torch.cat([h0, out])[before]
     if choice is not None:
         d_w_h = drop(d_w_h, choice)
-    d_x = (d_values @ w_x).view_as(x) if wants_x else values.new_empty(0)
-    d_w_r = values.new_empty(0) if w_r is None else d_out.t() @ (values[:, -c0.size(1) :] * torch.tanh(cells))
-    return d_x, d_values.t() @ inputs, d_w_h, d_values.sum(0), d_w_r, d_h, d_c
+    d_bias, d_x, d_extra = d_gates.sum(0), values.new_empty(0), values.new_empty(0)
+    if c0 is not None:
+        if wants_x:
+            d_x = (d_gates @ w_x).view_as(x)
+        if w_r is not None:
+            d_extra = d_out.t() @ (_output(values, rule, c0.size(1)) * torch.tanh(kept))
+        return d_x, d_gates.t() @ inputs, d_w_h, d_bias, d_extra, d_h, d_c
+    hidden, gated = h0.size(1), 2 * h0.size(1)  # columns: r, z, then W_hn h + b_hn, which has no part of W_x, then n
+    d_w_x = torch.empty_like(w_x)
+    torch.mm(d_gates[:, :gated].t(), inputs, out=d_w_x[:gated])
+    torch.mm(d_gates[:, -hidden:].t(), inputs, out=d_w_x[gated:])
+    if wants_x:
+        d_x = (d_gates[:, :gated] @ w_x[:gated]).addmm_(d_gates[:, -hidden:], w_x[gated:]).view_as(x)
+    if extra is not None:
+        d_extra = d_bias[gated:-hidden].clone()
+    return d_x, d_w_x, d_w_h, torch.cat([d_bias[:gated], d_bias[-hidden:]]), d_extra, d_h, d_c
+
+
+def _output(values: Tensor, rule: GateRule, hidden: int) -> Tensor:
+    """The output gate of an LSTM at all steps, from what is kept of it."""
+    kept = values[:, -hidden:]
+    return recurrence.value(kept, rule) if len(rule.sampled) == 3 else kept
 
 
 _layer_backward = torch.library.custom_op("g2lstm::layer_backward", _gradients, mutates_args=())
 
 
 @_layer_backward.register_fake
-def _(d_out, d_h_last, d_c_last, x, w_x, w_h, w_r, h0, c0, out, values, *settings):  # type: ignore[no-untyped-def]
-    wants_x = settings[-1]
-    d_x, d_w_x, d_w_h, d_h, d_c = (torch.empty_like(t, dtype=values.dtype) for t in (x, w_x, w_h, h0, c0))
-    d_w_r = values.new_empty(0) if w_r is None else torch.empty_like(w_r, dtype=values.dtype)
-    return d_x if wants_x else values.new_empty(0), d_w_x, d_w_h, values.new_empty(values.size(1)), d_w_r, d_h, d_c
+def _(d_out, d_h_last, d_c_last, x, w_x, w_h, extra, h0, c0, out, values, *settings):  # type: ignore[no-untyped-def]
+    d_x, d_w_x, d_w_h, d_h = (torch.empty_like(t, dtype=values.dtype) for t in (x, w_x, w_h, h0))
+    d_extra, d_c = (values.new_empty(0) if t is None else torch.empty_like(t, dtype=values.dtype) for t in (extra, c0))
+    d_x = d_x if settings[-1] else values.new_empty(0)
+    return d_x, d_w_x, d_w_h, values.new_empty(values.size(1)), d_extra, d_h, d_c
 
 
 def _save_for_backward(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    x, w_x, w_h, bias, w_r, _, h0, c0, batch_sizes, choice, *ctx.settings = inputs
-    out, _, _, values, cells = output
+    x, w_x, w_h, bias, extra, _, h0, c0, batch_sizes, choice, *ctx.settings = inputs
+    out, _, _, values, kept = output
     ctx.has_bias = bias is not None
-    ctx.save_for_backward(x, w_x, w_h, w_r, h0, c0, out, values, cells, batch_sizes, choice)
-    ctx.mark_non_differentiable(values, cells)
+    ctx.save_for_backward(x, w_x, w_h, extra, h0, c0, out, values, kept, batch_sizes, choice)
+    ctx.mark_non_differentiable(values, kept)
     ctx.set_materialize_grads(False)
 
 
-def _backward(gradients, ctx, d_out, d_h_last, d_c_last, _values, _cells):  # type: ignore[no-untyped-def]
+def _backward(gradients, ctx, d_out, d_h_last, d_c_last, _values, _kept):  # type: ignore[no-untyped-def]
     x, *others = ctx.saved_tensors
-    has_projection, wants_x = others[2] is not None, ctx.needs_input_grad[0]
-    grads = gradients(d_out, d_h_last, d_c_last, x, *others, *ctx.settings, wants_x)
-    d_x, d_w_x, d_w_h, d_bias, d_w_r, d_h, d_c = (g.to(x.dtype) for g in grads)
+    _, _, extra, _, c0, *_ = others
+    wants_x = ctx.needs_input_grad[0]
+    grads = gradients(d_out, d_h_last, None if c0 is None else d_c_last, x, *others, *ctx.settings, wants_x)
+    d_x, d_w_x, d_w_h, d_bias, d_extra, d_h, d_c = (g.to(x.dtype) for g in grads)
     constants = (None,) * (2 + len(ctx.settings))
-    d_bias, d_w_r = d_bias if ctx.has_bias else None, d_w_r if has_projection else None
-    return (d_x if wants_x else None, d_w_x, d_w_h, d_bias, d_w_r, None, d_h, d_c, *constants)
+    d_bias, d_extra = d_bias if ctx.has_bias else None, None if extra is None else d_extra
+    d_x, d_c = d_x if wants_x else None, None if c0 is None else d_c
+    return (d_x, d_w_x, d_w_h, d_bias, d_extra, None, d_h, d_c, *constants)
 
 
 def _refuse_double_backward(ctx, *grads):  # type: ignore[no-untyped-def]
     raise G2Error(
-        "the native LSTM kernel has no second derivative; for double backward build the layer with backend='reference'"
+        "the native kernel has no second derivative; for double backward build the layer with backend='reference'"
     )
 
 

@@ -20,8 +20,7 @@ def _step(x: Tensor, states: States, weights: Weights, rule: GateRule, noise: Te
     return h if weights.w_r is None else product(h, weights.w_r), c
 
 
-def run_direction(direction: Direction) -> LayerOutput:
-    """One layer in one direction."""
+def _run(direction: Direction) -> LayerOutput:
     x, states, weights, rule, noise, batch_sizes, backwards = direction
     weights = weights.dropped()
     steps = x.unbind(0) if batch_sizes is None else x.split(batch_sizes.tolist())
@@ -37,4 +36,4 @@ def run_direction(direction: Direction) -> LayerOutput:
     return LayerOutput(torch.stack(outputs) if batch_sizes is None else torch.cat(outputs), states)
 
 
-run_layer = in_each_direction(run_direction)
+run_layer = in_each_direction(_run)

@@ -73,13 +73,13 @@ def test_projection_gradients_through_each_output(through, dtype):
 def test_it_refuses_what_does_not_fit():
     rows, offset = torch.tensor([2, 2]), torch.tensor([0, 2])
     fits = [torch.zeros(4, 12), None, torch.zeros(12, 3), None, torch.zeros(2, 3), torch.zeros(2, 3)]
-    recurrence.forward(*fits, rows, offset, GateRule())
+    recurrence.lstm_forward(*fits, rows, offset, GateRule())
     for index, wrong in [(0, torch.zeros(5, 12)), (2, torch.zeros(3, 12).t()), (4, torch.zeros(2, 3).double())]:
         arguments = [wrong if k == index else value for k, value in enumerate(fits)]
-        with pytest.raises(ValueError, match="the LSTM kernel needs|the steps have"):
-            recurrence.forward(*arguments, rows, offset, GateRule())
+        with pytest.raises(ValueError, match="the kernel needs|the steps have"):
+            recurrence.lstm_forward(*arguments, rows, offset, GateRule())
     with pytest.raises(ValueError, match="int64 steps"):
-        recurrence.forward(*fits, rows.int(), offset, GateRule())
+        recurrence.lstm_forward(*fits, rows.int(), offset, GateRule())
 
 
 @pytest.mark.parametrize("options", [{}, {"proj_size": 3}, {"eval_gate": "hard"}], ids=str)

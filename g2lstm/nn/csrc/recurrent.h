@@ -1,0 +1,221 @@
+// What the recurrences of LSTMs and GRUs share: packed weights and their products, gates, and the work of each thread.
+//
+// The caller multiplies the inputs of all time steps by W_x in one product; what is left is the part that must go step
+// by step: h W_hᵀ, the gates, the states. Four ideas make it fast:
+//   * W_h is packed once per call, so that the inner loop reads it front to back;
+//   * forward, the gates of one unit lie side by side in a panel, so that a block of the product leaves the registers
+//     only as finished gates and states;
+//   * the threads live as long as the call. Where the weights fit a core's cache, each thread takes some of the
+//     sequences and never waits for another; else each takes some of the units, and they meet at a barrier every step;
+//   * denormal numbers are flushed to zero while the call lasts; the caller's setting is restored.
+//
+// Rows are addressed by pointers: a step of a packed sequence, whose batch shrinks or grows, needs no copy.
+// No header of torch is used: the library is loaded with ctypes and does not depend on torch's binary interface.
+#pragma once
+
+#include <vector>
+
+#include "simd.h"
+
+namespace {
+
+// ---------------------------------------------------------------------------------------------------- products
+
+// A panel holds, for each k of the inner dimension, the up to `Width` vectors of columns that k contributes to.
+template <class Real, int Width = kGates> struct Panels {
+  static constexpr int lanes = Simd<Real>::lanes, stride = Width * lanes;
+  int64_t depth, vectors, count;  // `vectors` of columns in all, spread over the panels as evenly as possible
+  Buffer<Real> data;
+  Panels(int64_t depth, int64_t vectors)
+      : depth(depth), vectors(vectors), count(ceil_div(vectors, Width)), data(depth * count * stride) {}
+  const Real* panel(int64_t index) const { return data.data + index * depth * stride; }
+  int64_t bytes() const { return depth * count * stride * int64_t(sizeof(Real)); }
+  Range vectors_of(int64_t index) const { return share(vectors, int(index), int(count)); }
+
+  // Columns are gates x units: panel p takes units [p lanes, (p + 1) lanes) of each gate. weight: (Width units, depth).
+  void pack_gates(const Real* weight, int64_t units, Range range) {
+    for (int64_t p = range.begin; p < range.end; ++p) {
+      Real* to = data.data + p * depth * stride;
+      for (int64_t k0 = 0; k0 < depth; k0 += 16) {  // in blocks that stay in the cache: this is a transposition
+        const int64_t k1 = std::min(k0 + 16, depth);
+        for (int gate = 0; gate < Width; ++gate) {
+          for (int lane = 0; lane < lanes; ++lane) {
+            const int64_t unit = p * lanes + lane;
+            Real* column = to + gate * lanes + lane;
+            const Real* from = weight + (gate * units + unit) * depth;
+            for (int64_t k = k0; k < k1; ++k) column[k * stride] = unit < units ? from[k] : Real(0);
+          }
+        }
+      }
+    }
+  }
+
+  // Columns as they are. Element (k, column) of the matrix is weight[k step_k + column step_column].
+  void pack_columns(const Real* weight, int64_t columns, int64_t step_k, int64_t step_column, Range range) {
+    for (int64_t p = range.begin; p < range.end; ++p) {
+      Real* to = data.data + p * depth * stride;
+      const Range mine = vectors_of(p);
+      const int64_t first = mine.begin * lanes, width = (mine.end - mine.begin) * lanes;
+      const int64_t used = std::min(width, columns - first);
+      for (int64_t k = 0; k < depth; ++k) {
+        const Real* from = weight + k * step_k + first * step_column;
+        for (int64_t column = 0; column < used; ++column) to[k * stride + column] = from[column * step_column];
+        for (int64_t column = used; column < width; ++column) to[k * stride + column] = 0;
+      }
+    }
+  }
+};
+
+template <class Real> using Block = Vector<Real>[kRows][kGates];
+
+template <class Real, int Width, int Rows, int Vectors>
+inline void product(const Real* const* rows, const Real* panel, int64_t depth, Block<Real>& sum) {
+  constexpr int lanes = Simd<Real>::lanes;
+  Vector<Real> s[Rows][Vectors] = {};
+  for (int64_t k = 0; k < depth; ++k, panel += Width * lanes) {
+    Vector<Real> w[Vectors];
+#pragma GCC unroll 4
+    for (int q = 0; q < Vectors; ++q) w[q] = load(panel + q * lanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r) {
+      const Real value = rows[r][k];
+#pragma GCC unroll 4
+      for (int q = 0; q < Vectors; ++q) s[r][q] += value * w[q];
+    }
+  }
+  for (int r = 0; r < Rows; ++r)
+    for (int q = 0; q < Vectors; ++q) sum[r][q] = s[r][q];
+}
+
+template <class Real, int Width, int Vectors>
+inline void product(int count, const Real* const* rows, const Real* panel, int64_t depth, Block<Real>& sum) {
+  switch (count) {
+    case 1: return product<Real, Width, 1, Vectors>(rows, panel, depth, sum);
+    case 2: return product<Real, Width, 2, Vectors>(rows, panel, depth, sum);
+    case 3: return product<Real, Width, 3, Vectors>(rows, panel, depth, sum);
+    default:
+      if constexpr (kRows > 3) {
+        if (count == 4) return product<Real, Width, 4, Vectors>(rows, panel, depth, sum);
+        if (count == 5) return product<Real, Width, 5, Vectors>(rows, panel, depth, sum);
+        return product<Real, Width, 6, Vectors>(rows, panel, depth, sum);
+      }
+  }
+}
+
+// One thread's share of a layer: some of its sequences, and some of the columns of each of its products.
+struct Part {
+  Range sequences;
+  int thread, threads;  // those that share the columns
+  Range of(int64_t items) const { return share(items, thread, threads); }
+  void meet() const {
+    if (threads > 1) barrier();
+  }
+};
+
+// Calls finish(first_row, row_count, panel, sum) for this thread's part of the blocks of rows x panels, where
+// sum[r] = rows[first_row + r] (1, depth) x panel (depth, its columns). `rows` are those of the part's sequences.
+template <class Real, int Width, class Finish>
+void multiply(const Real* const* rows, int64_t row_count, const Panels<Real, Width>& panels, const Part& part,
+              const Finish& finish) {
+  const int64_t blocks = ceil_div(row_count, kRows);  // of nearly equal height: 20 rows are 5 + 5 + 5 + 5
+  const Range mine = part.of(panels.count * blocks);
+  for (int64_t item = mine.begin; item < mine.end; ++item) {
+    const int64_t p = item / blocks, block = item % blocks;
+    const Range some = share(row_count, int(block), int(blocks)), vectors = panels.vectors_of(p);
+    const int count = int(some.end - some.begin);
+    const Real* const* first = rows + some.begin;
+    Block<Real> sum;
+    switch (vectors.end - vectors.begin) {
+      case 1: product<Real, Width, 1>(count, first, panels.panel(p), panels.depth, sum); break;
+      case 2: product<Real, Width, 2>(count, first, panels.panel(p), panels.depth, sum); break;
+      case 3: product<Real, Width, 3>(count, first, panels.panel(p), panels.depth, sum); break;
+      default: product<Real, Width, 4>(count, first, panels.panel(p), panels.depth, sum);
+    }
+    finish(some.begin, count, p, sum);
+  }
+}
+
+// to (row_count, columns) = rows x panels, or more by it: this thread's part.
+template <class Real, bool Add = false>
+void multiply_into(Real* to, int64_t columns, const Real* const* rows, int64_t row_count, const Panels<Real>& panels,
+                   const Part& part) {
+  constexpr int lanes = Simd<Real>::lanes;
+  multiply(rows, row_count, panels, part, [&](int64_t first, int count, int64_t p, auto& sum) {
+    const Range vectors = panels.vectors_of(p);
+    for (int k = 0; k < count; ++k)
+      for (int64_t v = vectors.begin; v < vectors.end; ++v) {
+        const int used = int(std::min<int64_t>(lanes, columns - v * lanes));
+        Real* const here = to + (first + k) * columns + v * lanes;
+        store(here, Add ? load(here, used) + sum[k][v - vectors.begin] : sum[k][v - vectors.begin], used);
+      }
+  });
+}
+
+// ---------------------------------------------------------------------------------------------------- gates
+
+// How gates with a temperature open. What is stored of one tells both its value and its gradient.
+enum Mode : int {
+  kSoft,    // sigmoid(a / tau)
+  kHard,    // 1[a >= 0], with no gradient
+  kBinary,  // 1[a >= 0], with the gradient of the soft gate: stored is sigmoid(a / tau), its sign is that of a
+};
+
+template <class Real> struct Gate {
+  using V = Vector<Real>;
+  Mode mode;
+  Real sharpness;  // 1 / tau
+
+  Gate(int mode, double tau) : mode(Mode(mode)), sharpness(Real(1 / tau)) {}
+
+  V open(V a) const {  // what is stored; keeps a NaN
+    if (mode == kHard) return step(a, a >= Real(0));
+    const V soft = sigmoid<Real>(a * sharpness);
+    return mode == kSoft ? soft : (a >= Real(0) ? soft : -soft);
+  }
+  V value(V stored) const { return mode == kBinary ? step(stored, stored > Real(0)) : stored; }
+  V through(V gradient, V stored) const {  // from the gate's value back to its pre-activation
+    if (mode == kHard) return V{};
+    const V soft = mode == kSoft ? stored : (stored < Real(0) ? -stored : stored);
+    return gradient * soft * (Real(1) - soft) * sharpness;
+  }
+
+ private:
+  template <class Mask> static V step(V a, Mask is_open) {
+    const V one = broadcast<Real>(1), closed = a == a ? V{} : a;
+    return is_open ? one : closed;
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------- layer
+
+// What both passes know about a layer. Step s of the recurrence has `rows[s]` sequences, whose values are the rows from
+// `offset[s]` on in every (N, ...) matrix; a backward direction lists its steps last to first.
+struct Layer {
+  int64_t steps, batch, hidden, projected;  // projected: the width of h if W_hr is there, else 0
+  const int64_t *rows, *offset;
+  double tau;
+  int noisy_gates;  // with temperature and noise, which have their rows first; 3: on i, f, o of an LSTM
+  int64_t width() const { return projected ? projected : hidden; }
+
+  // The sequences of one of `threads` threads, so that all threads have about the same number of steps to do.
+  Range sequences_of(int thread, int threads) const {
+    int64_t total = 0, before = 0, r = 0;
+    for (int64_t s = 0; s < steps; ++s) total += rows[s];
+    const auto boundary = [&](int t) {
+      for (; r < batch && before * threads < total * t; ++r)
+        for (int64_t s = 0; s < steps; ++s) before += rows[s] > r;
+      return t == threads ? batch : r;
+    };
+    const int64_t begin = boundary(thread);
+    return {begin, boundary(thread + 1)};
+  }
+
+  // Sequences are independent: a thread that owns some never waits for others, but has to read all weights.
+  Part part(int thread, int threads, int64_t weight_bytes) const {
+    if (weight_bytes <= cache_bytes() * 3 / 4 && batch >= 2 * threads)
+      return {sequences_of(thread, threads), 0, 1};
+    return {{0, batch}, thread, threads};
+  }
+};
+
+}  // namespace
