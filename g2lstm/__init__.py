@@ -1,6 +1,7 @@
 """LSTMs whose gates learn to be 0 or 1: a drop-in `torch.nn.LSTM`, trained with logistic noise in its gates."""
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from g2lstm.errors import G2Error, needs
@@ -11,12 +12,15 @@ if TYPE_CHECKING:
     from g2lstm.compression.saved import load_into, save
     from g2lstm.compression.stream import stream
     from g2lstm.nn.cells import G2GRUCell, G2LSTMCell
-    from g2lstm.nn.convert import convert_, freeze_
+    from g2lstm.nn.convert import convert_, freeze_, set_gates_
     from g2lstm.nn.gate import Gates
     from g2lstm.nn.gru import G2GRU
     from g2lstm.nn.lstm import G2LSTM
     from g2lstm.nn.record import GateRecord, record_gates
+    from g2lstm.nn.survey import survey
     from g2lstm.runs.trained import load
+    from g2lstm.training.huggingface import HuggingFaceCallback
+    from g2lstm.training.lightning import LightningCallback
     from g2lstm.training.start import train
 
 __all__ = [
@@ -27,6 +31,8 @@ __all__ = [
     "G2LSTMCell",
     "GateRecord",
     "Gates",
+    "HuggingFaceCallback",
+    "LightningCallback",
     "__version__",
     "compress",
     "convert_",
@@ -35,7 +41,9 @@ __all__ = [
     "load_into",
     "record_gates",
     "save",
+    "set_gates_",
     "stream",
+    "survey",
     "train",
 ]
 
@@ -47,6 +55,8 @@ _LATER = {
     "G2LSTMCell": "g2lstm.nn.cells",
     "GateRecord": "g2lstm.nn.record",
     "Gates": "g2lstm.nn.gate",
+    "HuggingFaceCallback": "g2lstm.training.huggingface",
+    "LightningCallback": "g2lstm.training.lightning",
     "compress": "g2lstm.compression.model",
     "convert_": "g2lstm.nn.convert",
     "freeze_": "g2lstm.nn.convert",
@@ -54,15 +64,21 @@ _LATER = {
     "load_into": "g2lstm.compression.saved",
     "record_gates": "g2lstm.nn.record",
     "save": "g2lstm.compression.saved",
+    "set_gates_": "g2lstm.nn.convert",
     "stream": "g2lstm.compression.stream",
+    "survey": "g2lstm.nn.survey",
     "train": "g2lstm.training.start",
 }
+_PACKAGES = {"HuggingFaceCallback": "transformers", "LightningCallback": "lightning"}
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name; of these, only `load` and `train` need more than torch, numpy and safetensors."""
+    """Imports a public name; `load`, `train` and the callbacks need more than torch, numpy and safetensors."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    package = _PACKAGES.get(name)
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise G2Error(f"g2lstm.{name} is a callback for {package}, which is not installed: pip install {package}")
     with needs("text", f"g2lstm.{name}"):
         globals()[name] = found = getattr(importlib.import_module(_LATER[name]), name)
     return found

@@ -16,10 +16,10 @@ from g2lstm.compression.kernel import open_session
 from g2lstm.compression.modules import LETTERS, CompressedLSTM, EncodedMatrix
 from g2lstm.compression.session import Array, Layer, Session, Term, Vector
 from g2lstm.errors import G2Error
-from g2lstm.nn.convert import why_not
 from g2lstm.nn.gate import GateRule
 from g2lstm.nn.lstm import G2LSTM, GatedLSTM
 from g2lstm.nn.record import evaluating, lstms
+from g2lstm.nn.survey import why_not
 
 
 class StreamParts(NamedTuple):
@@ -265,7 +265,7 @@ def session_layers(lstm: nn.Module) -> tuple[list[Layer], str]:
             "one step at a time with the states that it returns"
         )
     kind = next((kind for kind in (nn.LSTM, G2LSTM) if isinstance(lstm, kind)), None)
-    if kind is not None and (why := why_not(lstm, kind)) is not None:
+    if kind is not None and (why := why_not(lstm)) is not None:
         raise G2Error(f"this layer can't stream: {why}")
     layers = []
     for one in layer_weights(lstm):

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from g2lstm.compression.modules import LETTERS, CompressedEmbedding
-from g2lstm.nn.convert import why_not
 from g2lstm.nn.lstm import G2LSTM
+from g2lstm.nn.survey import why_not
 
 
 class Use(NamedTuple):
@@ -99,9 +99,7 @@ def _find_lstms(
     model: nn.Module, found: Targets, names: dict[nn.Parameter, str], uses: dict[nn.Parameter, list[Use]]
 ) -> None:
     layers = {module: name for name, module in model.named_modules() if isinstance(module, nn.LSTM | G2LSTM)}
-    reasons: dict[nn.Module, str | None] = {
-        layer: why_not(layer, G2LSTM if isinstance(layer, G2LSTM) else nn.LSTM) for layer in layers
-    }
+    reasons: dict[nn.Module, str | None] = {layer: why_not(layer) for layer in layers}
     for layer, name in layers.items():
         weights = [weight for weight in layer._flat_weights_names if weight.startswith(("weight_ih", "weight_hh"))]
         reason = reasons[layer]

@@ -17,9 +17,9 @@ from torch import nn
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.checks import checked_option
-from g2lstm.nn.convert import why_not
-from g2lstm.nn.lstm import G2LSTM, GatedLSTM
+from g2lstm.nn.lstm import GatedLSTM
 from g2lstm.nn.record import evaluating, lstms
+from g2lstm.nn.survey import why_not
 from g2lstm.version import __version__
 
 if TYPE_CHECKING:
@@ -145,9 +145,8 @@ def _exporter_for(model: Any) -> "Exporter":
 def _checked_module(model: nn.Module) -> nn.Module:
     """The model in float32 on the CPU, or a copy of it; raises if it can't be exported."""
     for name, module in model.named_modules():
-        for kind in (nn.LSTM, G2LSTM):
-            if (why := why_not(module, kind)) is not None:
-                raise G2Error(f"can't export {name or 'this layer'}: {why}")
+        if (why := why_not(module)) is not None:
+            raise G2Error(f"can't export {name or 'this layer'}: {why}")
     is_plain = all(p.dtype == torch.float32 and p.device.type == "cpu" for p in model.parameters())
     return model if is_plain else copy.deepcopy(model).to("cpu", torch.float32)
 

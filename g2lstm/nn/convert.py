@@ -1,25 +1,22 @@
-"""Converts between `torch.nn.LSTM` and `G2LSTM`, one layer or a whole model, and keeps the output in evaluation."""
+"""Converts between torch's recurrent layers and ours, one or all in a model; the output in evaluation stays."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.cells import G2GRUCell, G2LSTMCell
 from g2lstm.nn.gate import GateRule
 from g2lstm.nn.gated import Gated, WithParameters
-from g2lstm.nn.gru import G2GRU
-from g2lstm.nn.lstm import G2LSTM, GatedLSTM
+from g2lstm.nn.lstm import G2LSTM
+from g2lstm.nn.names import as_patterns, called, check_patterns, matches
+from g2lstm.nn.survey import TWINS, parameter_names, survey, twin_of, weight_drop, why_not
 
 Model = TypeVar("Model", bound=nn.Module)
 Recurrent = TypeVar("Recurrent", bound=nn.Module)
 
-TWINS: dict[type[nn.Module], type[WithParameters]] = {
-    nn.LSTM: G2LSTM, nn.GRU: G2GRU, nn.LSTMCell: G2LSTMCell, nn.GRUCell: G2GRUCell,
-}  # fmt: skip
 _OWN = ("method", "_tau", "noise_rate", "gates", "_eval_gate", "weight_dropout", "backend", "_gate_listener")
 _LISTS = ("_flat_weights", "_flat_weights_names", "_flat_weight_refs", "_all_weights")  # that torch keeps of parameters
 _CELL = ("input_size", "hidden_size", "bias")
@@ -52,102 +49,182 @@ def to_torch(layer: WithParameters, kind: type[Recurrent]) -> Recurrent:
     return made
 
 
-def convert_(model: Model, **options: Any) -> Model:
-    """Turns every `torch.nn.LSTM` inside `model` into a `G2LSTM`, in place, with the same output in evaluation.
+def convert_(
+    model: Model,
+    *,
+    only: str | Iterable[str] | None = None,
+    skip: str | Iterable[str] | None = None,
+    strict: bool = False,
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    **options: Any,
+) -> Model:
+    """Turns every `nn.LSTM`, `nn.GRU`, `nn.LSTMCell` and `nn.GRUCell` inside `model` into ours, in place.
 
-    The parameters stay the same objects, so an optimiser made before still works. A method or `eval_gate` with a
-    temperature in evaluation ("sharpened", "tempered") scales their gate rows to keep the output; hard gates change
-    it, with a warning. Modules used in several places stay shared, but references that torch does not know of, such as
-    those in a plain list, still point to the old layer. Subclasses of `nn.LSTM`, parametrised layers and layers with
-    parts of their own may compute something else, so they are left alone, with a warning that names them; so are
-    layers that already are `G2LSTM`.
+    The output in evaluation stays the same, and so do the parameters as objects, so an optimiser made before still
+    works. A method or `eval_gate` with a temperature in evaluation ("sharpened", "tempered") scales the gate rows to
+    keep the output; hard gates change it, with a warning. DropConnect wrappers (`WeightDrop` of awd-lstm-lm,
+    `WeightDropout` of fastai) give way to the layer inside, with their rate as its `weight_dropout`. Modules used in
+    several places stay shared, but references that torch does not know of, such as those in a plain list, still point
+    to the old layer.
+
+    Nothing is skipped silently: a warning names each recurrent layer that may compute something else, such as a
+    subclass or a parametrised layer, and is therefore left alone. `survey(model)` lists them all.
 
     Args:
-        model: any module. If it is itself an `nn.LSTM`, use the returned layer.
+        model: any module. If it is itself a recurrent layer, use the returned one.
+        only: pattern or patterns; only layers whose names match are converted. "encoder" and "enc*" match
+            "encoder.lstm" too.
+        skip: pattern or patterns of layers to leave as they are.
+        strict: raise instead of warning if a layer cannot be converted; the model is then unchanged.
+        overrides: options for layers whose names match a pattern, on top of the others.
         **options: arguments of `G2LSTM`: method, tau, noise_rate, gates, eval_gate, weight_dropout, backend.
 
     Returns:
         The model.
+
+    Examples:
+        >>> g2lstm.convert_(model, skip="decoder", noise_rate=0.1)
+        >>> g2lstm.convert_(model, overrides={"encoder.*": {"tau": 0.5}})
     """
-    G2LSTM(1, 2, **options, device="meta")  # reports a wrong option before anything is changed
-    wanted = dict(_convertible(model, nn.LSTM, "convert_"))
-    for name, module in model.named_modules():
-        if isinstance(module, G2LSTM) and options:
-            warnings.warn(f"convert_ leaves {_called(name)} alone: it already is a G2LSTM", stacklevel=2)
-    if not any(isinstance(module, nn.LSTM | G2LSTM) for module in model.modules()):
-        raise G2Error(f"found no torch.nn.LSTM inside {type(model).__name__}; there is nothing to convert")
-    if wanted and options.get("eval_gate") == "hard":
-        warnings.warn("hard gates change the output in evaluation: no torch.nn.LSTM has them", stacklevel=2)
-    made: dict[nn.Module, nn.Module] = {lstm: retype(lstm, G2LSTM, **options) for lstm in wanted.values()}
+    plans = _plan(model, as_patterns(only), as_patterns(skip), strict, options, overrides or {})
+    made: dict[nn.Module, Any] = {}
+    for old, chosen in plans:
+        drop = weight_drop(old)
+        if drop is None:
+            made[old] = retype(old, TWINS[type(old)], **chosen)
+        else:
+            made[old] = retype(drop.layer, TWINS[type(drop.layer)], drop.raw, **{"weight_dropout": drop.rate, **chosen})
+            made[old].train(old.training)
+    if any(layer.eval_gate == "hard" for layer in made.values()):
+        warnings.warn("hard gates change the output in evaluation: no layer of torch's has them", stacklevel=2)
     rules = [(layer, _evaluation_rule(layer)) for layer in made.values()]
     _refuse_tied_elsewhere(model, set(made), rules)
     _scale_rows(rules, invert=True)
     return replace_all(model, made)
 
 
+def _plan(
+    model: nn.Module,
+    only: tuple[str, ...],
+    skip: tuple[str, ...],
+    strict: bool,
+    options: Mapping[str, Any],
+    overrides: Mapping[str, Mapping[str, Any]],
+) -> list[tuple[nn.Module, dict[str, Any]]]:
+    """The modules to convert, each with its options; raises or warns about everything else before any change."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise G2Error(f"{type(model).__name__} is scripted; call convert_ on the model before torch.jit.script")
+    found = survey(model)
+    if not found:
+        raise G2Error(f"found no recurrent layer inside {type(model).__name__}; there is nothing to convert")
+    names: dict[nn.Module, list[str]] = {model.get_submodule(row.name): [] for row in found}
+    for name, module in model.named_modules(remove_duplicate=False):  # a shared module has several names
+        if module in names:
+            names[module].append(name)
+    check_patterns((*only, *skip, *overrides), [name for each in names.values() for name in each], "recurrent layers")
+    plans, left, converted = [], [], []
+    for row, (module, called_so) in zip(found, names.items(), strict=True):
+        if (only and not _is_about(only, called_so)) or _is_about(skip, called_so):
+            continue
+        chosen = _options_of(called_so, options, overrides)
+        if row.status == "left alone":
+            left.append((called(row.name), row.why))
+            continue
+        drop = weight_drop(module)
+        kind = type(module) if drop is None else type(drop.layer)
+        TWINS.get(kind, G2LSTM)(1, 1, device="meta", **chosen)  # reports a wrong option before anything is changed
+        if row.status == "convertible":
+            plans.append((module, chosen))
+        elif chosen:
+            converted.append((called(row.name), f"it already is a {row.kind}"))
+    if left and strict:
+        each = "; ".join(f"{name}: {why}" for name, why in left)
+        raise G2Error(f"cannot convert {each}. Nothing was changed; leave them out with skip=")
+    for name, why in (*left, *converted):
+        warnings.warn(f"convert_ leaves {name} alone: {why}", stacklevel=3)
+    return plans
+
+
+def _is_about(patterns: Iterable[str], names: Iterable[str]) -> bool:
+    return any(matches(name, pattern) for pattern in patterns for name in names)
+
+
+def _options_of(
+    names: list[str], options: Mapping[str, Any], overrides: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The options of a layer; raises if it is shared under names that ask for different ones."""
+    each = []
+    for name in names:
+        chosen = dict(options)
+        for pattern, more in overrides.items():
+            if matches(name, pattern):
+                chosen |= more
+        each.append(chosen)
+    if any(one != each[0] for one in each):
+        raise G2Error(f"{' and '.join(names)} are one shared layer, but overrides= gives them different options")
+    return each[0]
+
+
+def set_gates_(model: Model, *, only: str | Iterable[str] | None = None, **options: Any) -> Model:
+    """Changes how all our layers inside a model compute their gates, at any moment of training.
+
+    Args:
+        model: with layers of ours inside.
+        only: pattern or patterns of the layers to change.
+        **options: method, tau, noise_rate, eval_gate, weight_dropout. A new method brings its own default for tau and
+            eval_gate unless they are given.
+
+    Returns:
+        The model.
+    """
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, WithParameters)}
+    if not layers:
+        raise G2Error(f"found no layer of g2lstm inside {type(model).__name__}; call g2lstm.convert_ first")
+    patterns = as_patterns(only)
+    check_patterns(patterns, layers, "layers of g2lstm")
+    allowed = ("method", "tau", "noise_rate", "eval_gate", "weight_dropout")
+    if wrong := sorted(options.keys() - set(allowed)):
+        raise G2Error(f"set_gates_ has no option {wrong[0]!r}; it takes {', '.join(allowed)}")
+    chosen = [layer for name, layer in layers.items() if not patterns or _is_about(patterns, [name])]
+    if "method" in options:  # it brings its own temperature and evaluation
+        options = {"tau": None, "eval_gate": None, **options}
+    for layer in chosen:  # a wrong value is reported before anything is changed
+        type(layer)(1, 1, device="meta", **{**layer.options(), **options})
+    for layer in chosen:
+        for name, value in options.items():
+            setattr(layer, name, value)
+    return model
+
+
 def freeze_(model: Model) -> Model:
-    """Turns every `G2LSTM` inside `model` into a `torch.nn.LSTM` with the same output in evaluation, in place.
+    """Turns every layer of ours inside `model` into torch's own with the same output in evaluation, in place.
 
     The opposite of `convert_`, for deployment: the result does not need g2lstm. The parameters stay the same objects,
     so compressed layers, which have none, are refused.
 
     Returns:
-        The model; if it is itself a `G2LSTM`, the new layer.
+        The model; if it is itself one of our layers, the new layer.
     """
+    wanted: dict[str, Any] = {}
     for name, module in model.named_modules():
-        if isinstance(module, GatedLSTM) and not isinstance(module, G2LSTM):
+        if not isinstance(module, Gated):
+            continue
+        if not isinstance(module, WithParameters):
             raise G2Error(
-                f"{_called(name)} is a {type(module).__name__}, which has no parameters that a torch.nn.LSTM could go "
-                "on with; its to_lstm() makes new ones, or freeze the model that it was made from"
+                f"{called(name)} is a {type(module).__name__}, which has no parameters that a layer of torch's could "
+                "go on with; its to_lstm() makes new ones, or freeze the model that it was made from"
             )
-    wanted = dict(_convertible(model, G2LSTM, "freeze_"))
+        if (why := why_not(module)) is not None:
+            warnings.warn(f"freeze_ leaves {called(name)} alone: {why}", stacklevel=2)
+        else:
+            wanted[name] = module
     for name, layer in wanted.items():
-        _refuse_hard(layer, _called(name))
-    made: dict[nn.Module, nn.Module] = {layer: retype(layer, nn.LSTM) for layer in wanted.values()}
+        _refuse_hard(layer, called(name))
+    made: dict[nn.Module, nn.Module] = {layer: retype(layer, twin_of(layer)) for layer in wanted.values()}
     rules = [(layer, _evaluation_rule(layer)) for layer in wanted.values()]
     _refuse_tied_elsewhere(model, set(made), rules)
     _scale_rows(rules)
     return replace_all(model, made)
-
-
-def why_not(module: nn.Module, kind: type[nn.Module] = nn.Module) -> str | None:
-    """Why a recurrent layer of this kind can't be treated as a plain one; None if it can, or is something else."""
-    plain = next((one for one in (*TWINS.values(), *TWINS) if isinstance(module, one)), None)
-    if plain is None or not isinstance(module, kind):
-        return None
-    if type(module) is not plain:
-        return f"{type(module).__name__} is a subclass of {plain.__name__} and may compute something else"
-    names = parameter_names(module)
-    missing = [name for name in names if name not in module._parameters]
-    if missing:
-        return f"its {missing[0]} is not a parameter (weight_norm or a similar hook computes it)"
-    biases = () if module.bias else ("bias_ih", "bias_hh")  # those of a cell are there, but None
-    own = {*module._parameters, *module._buffers, *module._modules} - {*names, *biases}
-    if own:
-        return f"it holds {sorted(own)[0]!r}, which no {plain.__name__} has"
-    return None
-
-
-def parameter_names(layer: nn.Module) -> list[str]:
-    """The names of the parameters that a recurrent layer computes with, in torch's order."""
-    if isinstance(layer, nn.RNNBase):
-        return list(layer._flat_weights_names)
-    return ["weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if layer.bias else [])]
-
-
-def _called(name: str) -> str:
-    return name or "the model itself"
-
-
-def _convertible(model: nn.Module, kind: type[Recurrent], action: str) -> Iterator[tuple[str, Recurrent]]:
-    """The layers of this kind by name; warns of those that are left alone."""
-    for name, module in model.named_modules():
-        if not isinstance(module, kind) or (isinstance(module, Gated) and not issubclass(kind, Gated)):
-            continue
-        if (why := why_not(module)) is not None:
-            warnings.warn(f"{action} leaves {_called(name)} alone: {why}", stacklevel=3)
-        else:
-            yield name, module
 
 
 def shape_of(layer: nn.Module) -> dict[str, Any]:
@@ -156,13 +233,15 @@ def shape_of(layer: nn.Module) -> dict[str, Any]:
     return {name: getattr(layer, name) for name in (_CELL if isinstance(layer, nn.RNNCellBase) else names)}
 
 
-def retype(old: nn.Module, kind: Callable[..., Recurrent], **options: Any) -> Recurrent:
-    """A layer of another class that holds the very parameters of `old`, unscaled."""
+def retype(
+    old: nn.Module, kind: Callable[..., Recurrent], raw: Mapping[str, nn.Parameter] | None = None, **options: Any
+) -> Recurrent:
+    """A layer of another class that holds the very parameters of `old`, unscaled; those in `raw` instead of its own."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # about dropout with one layer: it came when `old` was made
         new = kind(**shape_of(old), device="meta", **options)
     for name in parameter_names(old):
-        setattr(new, name, getattr(old, name))
+        setattr(new, name, raw[name] if raw and name in raw else getattr(old, name))
     new.train(old.training)
     if isinstance(new, nn.RNNBase):
         new.flatten_parameters()
@@ -220,7 +299,7 @@ def _refuse_tied_elsewhere(model: nn.Module, replaced: set[nn.Module], rules: li
         for name, parameter in module._parameters.items():
             if parameter is not None and not rule_of.get(parameter, GateRule()).is_plain:
                 raise G2Error(
-                    f"the weights of an LSTM are also {_called(module_name)}'s {name}, and a temperature in evaluation "
+                    f"the weights of an LSTM are also {called(module_name)}'s {name}, and a temperature in evaluation "
                     "would scale them there too; untie them first, or use a method and eval_gate without one"
                 )
 

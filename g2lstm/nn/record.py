@@ -1,19 +1,25 @@
 """The LSTMs inside a model: finds them, evaluates with them in one of three ways, and records their gates."""
 
+import math
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import nn
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.convert import TWINS, retype, why_not
+from g2lstm.nn.convert import retype
 from g2lstm.nn.gate import Gates
 from g2lstm.nn.gated import Gated
 from g2lstm.nn.lstm import GatedLSTM
+from g2lstm.nn.names import called
+from g2lstm.nn.shown import as_html, as_text
+from g2lstm.nn.survey import TWINS, why_not
 
 
 def lstms(model: nn.Module) -> list[GatedLSTM]:
@@ -73,6 +79,31 @@ class GateRecord(Mapping[str, list[Gates]]):
     def __len__(self) -> int:
         return len(self._calls)
 
+    def __str__(self) -> str:
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+    def show(self) -> None:
+        """Shows how open the gates were: a table with histograms, as HTML in a notebook, as text elsewhere."""
+        notebook = sys.modules.get("IPython")
+        if notebook is not None and "ZMQ" in type(notebook.get_ipython()).__name__:
+            notebook.display.display(self)
+        else:
+            print(self)  # noqa: T201  (this is what it is for)
+
+    @property
+    def saturation(self) -> float:
+        """The share of sampled gates (input and forget; reset and update) below 0.1 or above 0.9; NaN before a call."""
+        near = total = 0
+        for gates in chain.from_iterable(self.values()):
+            for name in ("input", "forget", "reset", "update"):
+                for values in gates.named.get(name, ()):
+                    near += int(((values < 0.1) | (values > 0.9)).sum())
+                    total += int((~values.isnan()).sum())
+        return near / total if total else math.nan
+
 
 @contextmanager
 def record_gates(model: nn.Module) -> Iterator[GateRecord]:
@@ -90,7 +121,7 @@ def record_gates(model: nn.Module) -> Iterator[GateRecord]:
     layers = {name: module for name, module in model.named_modules() if isinstance(module, kinds)}
     for name in list(layers):
         if not isinstance(layers[name], Gated) and (why := why_not(layers[name])) is not None:
-            warnings.warn(f"the gates of {name or 'the model'} are not recorded: {why}", stacklevel=3)
+            warnings.warn(f"the gates of {called(name)} are not recorded: {why}", stacklevel=3)
             del layers[name]
     if not layers:
         raise G2Error(f"found no LSTM, GRU or cell inside {type(model).__name__}; there are no gates to record")
@@ -99,9 +130,7 @@ def record_gates(model: nn.Module) -> Iterator[GateRecord]:
         for name, layer in layers.items():
             if isinstance(layer, Gated):
                 if layer._gate_listener is not None:
-                    raise G2Error(
-                        f"the gates of {name or 'the model'} are already being recorded; end that block first"
-                    )
+                    raise G2Error(f"the gates of {called(name)} are already being recorded; end that block first")
                 layer._gate_listener = record[name].append
                 stack.callback(setattr, layer, "_gate_listener", None)
             else:
@@ -115,7 +144,7 @@ def _record_plain(
 ) -> None:
     if isinstance(layer, nn.RNNBase) and layer.training and layer.dropout > 0 and layer.num_layers > 1:
         raise G2Error(
-            f"{name or 'the model'} is a torch.nn.{type(layer).__name__} in training with dropout between its layers, "
+            f"{called(name)} is a torch.nn.{type(layer).__name__} in training with dropout between its layers, "
             "so its gates can't be seen from outside; call model.eval(), or g2lstm.convert_(model, method='sigmoid') "
             "first"
         )

@@ -1,0 +1,163 @@
+"""Finds the recurrent layers inside a model, and says which of them we can convert."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from g2lstm.nn.cells import G2GRUCell, G2LSTMCell
+from g2lstm.nn.gated import Gated, WithParameters
+from g2lstm.nn.gru import G2GRU
+from g2lstm.nn.lstm import G2LSTM
+from g2lstm.nn.names import called
+
+# Which of our layers stands for which of torch's.
+TWINS: dict[type[nn.Module], type[WithParameters]] = {
+    nn.LSTM: G2LSTM, nn.GRU: G2GRU, nn.LSTMCell: G2LSTMCell, nn.GRUCell: G2GRUCell,
+}  # fmt: skip
+
+Status = Literal["converted", "convertible", "left alone"]
+
+
+@dataclass(frozen=True)
+class SurveyRow:
+    """One recurrent layer of a model."""
+
+    name: str  # inside the model; "" for the model itself
+    kind: str  # its class
+    status: Status
+    why: str = ""  # it is left alone
+
+
+class Survey(Sequence[SurveyRow]):
+    """The recurrent layers of a model, in order; prints as a table."""
+
+    def __init__(self, rows: Sequence[SurveyRow]) -> None:
+        self._rows = tuple(rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._rows[index]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        if not self._rows:
+            return "no recurrent layers"
+        cells = [("layer", "kind", "status", "why")]
+        cells += [(called(row.name), row.kind, row.status, row.why) for row in self._rows]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in cells]
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def survey(model: nn.Module) -> Survey:
+    """Lists every recurrent layer inside a model: what is ours already, what `convert_` takes, what it leaves and why.
+
+    Examples:
+        >>> print(g2lstm.survey(model))
+    """
+    return Survey(list(_rows(model)))
+
+
+def _rows(model: nn.Module) -> Iterator[SurveyRow]:
+    inside: set[nn.Module] = set()
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        if isinstance(module, Gated):
+            yield SurveyRow(name, kind, "converted")
+        elif (drop := weight_drop(module)) is not None:
+            inside.add(drop.layer)
+            kind = f"{kind} of {type(drop.layer).__name__}"
+            why = drop.why_not()
+            yield SurveyRow(name, kind, "left alone" if why else "convertible", why or "")
+        elif module not in inside and is_recurrent(module):
+            why = why_not(module)
+            yield SurveyRow(name, kind, "left alone" if why else "convertible", why or "")
+
+
+def is_recurrent(module: nn.Module) -> bool:
+    """Whether a module is one of torch's recurrent layers or cells, or derived from one."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return any(word in str(module.original_name) for word in ("LSTM", "GRU", "RNN"))
+    if isinstance(module, nn.RNNBase | nn.RNNCellBase):
+        return True
+    # Quantised layers have bases of their own.
+    return any(base.__name__ in ("RNNBase", "RNNCellBase") for base in type(module).__mro__)
+
+
+def twin_of(layer: WithParameters) -> type[nn.Module]:
+    """The class of torch's that a layer of ours stands for."""
+    return next(theirs for theirs, ours in TWINS.items() if isinstance(layer, ours))
+
+
+def parameter_names(layer: nn.Module) -> list[str]:
+    """The names of the parameters that a recurrent layer computes with, in torch's order."""
+    if isinstance(layer, nn.RNNBase):
+        return list(layer._flat_weights_names)
+    return ["weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if layer.bias else [])]
+
+
+def why_not(module: nn.Module) -> str | None:
+    """Why a recurrent layer, ours or torch's, can't be treated as a plain one; None if it can, or is something else."""
+    if not is_recurrent(module):
+        return None
+    if isinstance(module, torch.jit.ScriptModule):
+        return "it is scripted; convert the model before torch.jit.script"
+    plain = next((one for one in (*TWINS.values(), *TWINS) if isinstance(module, one)), None)
+    if plain is None:
+        return f"no layer of g2lstm replaces {type(module).__name__}"
+    if type(module) is not plain:
+        return f"{type(module).__name__} is a subclass of {plain.__name__} and may compute something else"
+    names = parameter_names(module)
+    missing = [name for name in names if name not in module._parameters]
+    if missing:
+        return f"its {missing[0]} is not a parameter (weight_norm or a similar hook computes it)"
+    held = {name for name, value in module._parameters.items() if value is not None}
+    own = {*held, *module._buffers, *module._modules} - set(names)
+    return f"it holds {sorted(own)[0]!r}, which no {plain.__name__} has" if own else None
+
+
+@dataclass(frozen=True)
+class WeightDrop:
+    """A module that wraps a layer to apply DropConnect, as awd-lstm-lm and fastai do.
+
+    It keeps a weight under the name `weight_hh_l0_raw` and before each call puts a dropped copy into the layer.
+    """
+
+    layer: nn.Module
+    raw: dict[str, nn.Parameter]  # by the names that the layer has for them
+    rate: float
+    is_variational: bool  # drops whole rows
+
+    def why_not(self) -> str | None:
+        """Why it can't become a layer with `weight_dropout`; None if it can."""
+        if type(self.layer) not in TWINS:
+            return f"no layer of g2lstm replaces {type(self.layer).__name__}"
+        if self.is_variational:
+            return "its dropout is variational: it drops whole rows of a weight, and weight_dropout single elements"
+        recurrent = {name for name in parameter_names(self.layer) if name.startswith("weight_hh")}
+        if set(self.raw) != recurrent:
+            odd = sorted(set(self.raw) ^ recurrent)[0]
+            return f"weight_dropout is for all recurrent weights and no others, which {odd} contradicts"
+        return None
+
+
+def weight_drop(module: nn.Module) -> WeightDrop | None:
+    """The parts of a wrapper that applies DropConnect; None if the module is none."""
+    layer = dict(module.named_children()).get("module")
+    if len(list(module.children())) != 1 or not isinstance(layer, nn.RNNBase | nn.RNNCellBase):
+        return None
+    held = {**layer._parameters, **module._parameters}  # fastai's wrapper holds the raw weights itself
+    raw = {
+        name.removesuffix("_raw"): value for name, value in held.items() if name.endswith("_raw") and value is not None
+    }
+    rate = next(
+        (value for name in ("weight_p", "dropout") if isinstance(value := getattr(module, name, None), float | int)),
+        None,
+    )
+    if not raw or rate is None:
+        return None
+    return WeightDrop(layer, raw, float(rate), bool(getattr(module, "variational", False)))
