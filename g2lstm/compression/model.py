@@ -1,62 +1,85 @@
-"""`compress`: a copy of any model that holds LSTMs, with encoded weights."""
+"""`compress`: a copy of any model that holds recurrent layers, with encoded weights."""
 
 import copy
 import re
 import warnings
+from collections import deque
 from collections.abc import Mapping
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from g2lstm.compression.choice import choose
 from g2lstm.compression.encodings import Encoding
-from g2lstm.compression.modules import CompressedEmbedding, CompressedLinear, CompressedLSTM, EncodedMatrix
-from g2lstm.compression.spec import GROUPS, Spec, encode
-from g2lstm.compression.targets import Targets, find_targets
+from g2lstm.compression.modules import (
+    CompressedEmbedding,
+    CompressedLayer,
+    CompressedLinear,
+    CompressedLSTM,
+    EncodedMatrix,
+)
+from g2lstm.compression.spec import GROUPS, Given, Operations, Spec, encode
+from g2lstm.compression.targets import RECURRENT, Targets, find_targets
 from g2lstm.errors import G2Error
 from g2lstm.nn.convert import Model, replace_all
-from g2lstm.nn.lstm import GatedLSTM
+from g2lstm.nn.lstm import G2LSTM
+
+_ERRORS = {True: 0.2, False: 0.5}  # beyond which `compress` warns, in recurrent layers of torch's own and elsewhere
 
 
-def compress(model: Model, spec: str | Spec) -> Model:
+def compress(model: Model, spec: Given) -> Model:
     """Returns a copy of a model with compressed weights, in evaluation mode; the model itself stays as it is.
 
-    Every `G2LSTM` and `torch.nn.LSTM` becomes a `CompressedLSTM`, with W_x and W_h of each gate compressed separately.
-    Embeddings, and a softmax with weights of its own, are compressed if the spec names them; tied weights stay tied.
+    Every `G2LSTM`, `torch.nn.LSTM`, `GRU`, `LSTMCell` and `GRUCell` gets encoded weights, with W_x and W_h of each gate
+    compressed separately; embeddings and linear layers too if the spec names them. Tied weights stay tied.
     `compression.targets.find_targets` says which linear layers count as a softmax. Everything else is kept. So are
     layers that may compute something else, with a warning: subclasses, layers under a parametrisation or a hook, and
-    those whose weights other modules use too.
+    those whose weights other modules use too. One more warning names the matrices that lose much: those whose error
+    |W - W'|, the root of the sum of squares, is more than half of |W|; or a fifth in recurrent layers of torch's own,
+    whose gates have not learnt to bear it.
 
     Args:
-        model: any module that holds an LSTM, on any device.
-        spec: such as "gates=round:0.2,clip:0.4; cell=int8", or the name of a preset. Groups that the model does not
-            have are ignored.
+        model: any module that holds a recurrent layer, on any device.
+        spec: such as "gates=round:0.2,clip:0.4; cell=int8", "int8" for all weights, or the name of a preset; or a spec
+            for each pattern of names of modules or parameters. `compression.spec` describes both. Groups that the model
+            does not have are ignored.
 
     Examples:
         >>> small = g2lstm.compress(model, "gates=round:0.2,clip:0.4; cell=int8; embedding=int8")
+        >>> small = g2lstm.compress(model, {"lstm": "small", "head": "int8", "lstm.weight_ih_l0": "keep"})
     """
     if not isinstance(model, nn.Module):
         raise G2Error(f"compress takes a torch.nn.Module, got {type(model).__name__}; for a run, pass load(run).model")
-    wanted = spec if isinstance(spec, Spec) else Spec.parse(spec)
+    wanted = Spec.of(spec)
+    refuse_scripted(model)
     _refuse_compressed(model)
-    if not any(isinstance(module, nn.LSTM | GatedLSTM) for module in model.modules()):
+    if not any(isinstance(module, RECURRENT) for module in model.modules()):
         raise G2Error(
-            f"found no G2LSTM or torch.nn.LSTM inside {type(model).__name__}, so there is nothing to compress by gates"
+            f"found no recurrent layer (LSTM, GRU or a cell of them) inside {type(model).__name__}; "
+            "compress is about models that have one"
         )
-    found, groups = find_targets(model), {group for group in GROUPS if getattr(wanted, group)}
-    for skipped in found.skipped:
-        if groups & set(skipped.groups):
-            name = skipped.name or "the model itself"
-            warnings.warn(f"compress leaves {name} alone: {skipped.reason}", stacklevel=2)
-    encodings = _encode(found, wanted)
+    found = find_targets(model)
+    chosen, in_vain = choose(model, found, wanted)
+    for one in in_vain:
+        warnings.warn(f"compress leaves {one.name or 'the model itself'} alone: {one.reason}", stacklevel=2)
+    encodings = _encode(found, chosen)
     if not encodings:
         present = sorted({target.group for target in found.matrices.values()}, key=GROUPS.index)
         raise G2Error(
             f"{str(wanted)!r} would compress nothing of {type(model).__name__}; "
             f"the groups that it has: {', '.join(present) or 'none'}"
         )
+    if lossy := _lossy(found, encodings):
+        warnings.warn(
+            f"compression changes these matrices much: {', '.join(lossy)}; check the model's output, or give them a "
+            "finer encoding such as int8",
+            stacklevel=2,
+        )
     # The copy shares these parameters with the model until `install_` replaces them, so that none is copied in vain.
     replaced = {id(p): p for p in (found.matrices[name].parameter for name in encodings)}
-    return install_(copy.deepcopy(model, replaced), encodings).eval()
+    return install_(copied(model, replaced), encodings).eval()
 
 
 def install_(model: Model, encodings: Mapping[str, Encoding]) -> Model:
@@ -64,10 +87,10 @@ def install_(model: Model, encodings: Mapping[str, Encoding]) -> Model:
 
     Args:
         model: its parameters may be on the meta device; those that stay must then be loaded afterwards.
-        encodings: named as by `encoded_matrices`. An LSTM needs all of its own, or none.
+        encodings: named as by `encoded_matrices`. A recurrent layer needs all of its own, or none.
 
     Returns:
-        The model; if it is an LSTM itself, the new layer.
+        The model; if it is a recurrent layer itself, the new one.
     """
     _refuse_compressed(model)
     found = find_targets(model)
@@ -81,24 +104,28 @@ def install_(model: Model, encodings: Mapping[str, Encoding]) -> Model:
             raise G2Error(f"the matrix {name!r} must have the shape {expected}, got {encoding.shape}")
         matrices[name] = EncodedMatrix(encoding, target.parameter)
     made: dict[nn.Module, nn.Module] = {}
-    for layer, names in found.lstms.items():
+    for layer, names in found.layers.items():
         missing = [name for name in names.values() if name not in matrices]
         if len(missing) < len(names):
             if missing:
-                raise G2Error(f"the matrix {missing[0]!r} is missing; an LSTM needs all of its matrices, or none")
-            made[layer] = CompressedLSTM(layer, {key: matrices[name] for key, name in names.items()})
-    softmaxes = []
+                raise G2Error(f"the matrix {missing[0]!r} is missing; a layer needs all of its matrices, or none")
+            own = {key: matrices[name] for key, name in names.items()}
+            if isinstance(layer, nn.LSTM | G2LSTM):
+                made[layer] = CompressedLSTM(layer, own)
+            else:
+                made[layer] = CompressedLayer(layer, own)
+    softmaxes = {}
     for name in matrices:
         for use in found.matrices[name].uses:
             if isinstance(use.module, nn.Embedding):
                 made[use.module] = CompressedEmbedding(use.module, matrices[name])
             elif isinstance(use.module, nn.Linear):
                 made[use.module] = CompressedLinear(use.module, matrices[name])
-            else:
-                softmaxes.append((use, matrices[name]))
-    for use, softmax in softmaxes:
-        delattr(use.module, use.attribute)  # a module can't take the name of a parameter
-        setattr(use.module, use.attribute, softmax.train(use.module.training))
+            elif use.module not in found.layers:
+                softmaxes[use.module, use.attribute] = matrices[name]
+    for (module, attribute), softmax in softmaxes.items():
+        delattr(module, attribute)  # a module can't take the name of a parameter
+        setattr(module, attribute, softmax.train(module.training))
     return replace_all(model, made)
 
 
@@ -144,25 +171,82 @@ def group_sizes(model: nn.Module, compressed: nn.Module) -> dict[str, GroupSize]
     return sizes
 
 
-def _encode(found: Targets, spec: Spec) -> dict[str, Encoding]:
-    """The matrices of the groups that the spec names, and all others of LSTMs that have one of them."""
-    wanted = {name for name, target in found.matrices.items() if getattr(spec, target.group)}
-    for names in found.lstms.values():
+def _encode(found: Targets, chosen: Mapping[str, Operations]) -> dict[str, Encoding]:
+    """The matrices that get operations, and all others of recurrent layers that have one of them."""
+    wanted = {name for name, operations in chosen.items() if operations}
+    for names in found.layers.values():
         if wanted & set(names.values()):
             wanted |= set(names.values())
     encodings = {}
     for name, target in found.matrices.items():
         if name in wanted:
             try:
-                encodings[name] = encode(target.values, getattr(spec, target.group))
+                encodings[name] = encode(target.values, chosen.get(name))
             except G2Error as error:
                 raise G2Error(f"can't compress {name}: {error}") from None
     return encodings
 
 
+def _lossy(found: Targets, encodings: Mapping[str, Encoding]) -> list[str]:
+    """The matrices that lose much, each with its relative error."""
+    lossy = []
+    for name, encoding in encodings.items():
+        target = found.matrices[name]
+        values = target.values.cpu().float()
+        error = float((values - torch.from_numpy(encoding.decode())).norm() / values.norm().clamp_min(1e-30))
+        if error > _ERRORS[target.is_plain]:
+            lossy.append(f"{name} ({error:.0%})")
+    return lossy
+
+
+def copied(model: Model, memo: dict[int, Any]) -> Model:
+    """A deep copy; `memo` maps the ids of what is not copied to what the copy has instead.
+
+    Tensors with a history, such as a state that a model keeps from its last step, lose it in the copy.
+    """
+    held = [value for module in model.modules() for value in vars(module).values()]
+    seen: set[int] = set()
+    while held:
+        one = held.pop()
+        if id(one) in seen or id(one) in memo:
+            continue
+        seen.add(id(one))
+        if isinstance(one, Tensor):
+            if not one.is_leaf:
+                memo[id(one)] = one.detach().clone()
+        elif isinstance(one, Mapping):
+            held += one.values()
+        elif isinstance(one, list | tuple | set | frozenset | deque):
+            held += one
+        elif (
+            hasattr(one, "__dict__")
+            and not isinstance(one, type | ModuleType)
+            and (isinstance(one, nn.Module) or not callable(one))
+        ):
+            held += vars(one).values()
+    try:
+        return copy.deepcopy(model, memo)
+    except (TypeError, RuntimeError, NotImplementedError) as error:
+        raise G2Error(
+            f"{type(model).__name__} can't be copied: {error}; delete the attribute that is in the way"
+        ) from error
+
+
+def refuse_scripted(model: nn.Module) -> None:
+    """Raises for a model of which a part was compiled by TorchScript."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise G2Error(
+                f"{name or 'the model itself'} is scripted (torch.jit), so none of its layers can be replaced; "
+                "pass the model from which it was scripted"
+            )
+
+
 def _refuse_compressed(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        if isinstance(module, CompressedLSTM | CompressedEmbedding | CompressedLinear | EncodedMatrix):
+        if isinstance(
+            module, CompressedLSTM | CompressedLayer | CompressedEmbedding | CompressedLinear | EncodedMatrix
+        ):
             raise G2Error(
                 f"{name or 'the model itself'} is compressed already; compress the model that it was made from"
             )

@@ -1,14 +1,19 @@
 """Modules with encoded weights: they decode them on first use, and compute as the modules that they replace.
 
-Their `state_dict` holds the packed tensors. Moving a module to a device or a type moves only what is decoded.
+Their `state_dict` holds the packed tensors, and in the place of each parameter that they stand for a few bytes that fit
+no parameter: a model that is not compressed can't load it without an error, not even with strict=False. Moving a module
+to a device or a type moves only what is decoded.
 """
 
+import copy
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 
 from g2lstm.compression.encodings import Encoding, Entry
@@ -17,7 +22,14 @@ from g2lstm.nn.convert import shape_of
 from g2lstm.nn.layer import Weights
 from g2lstm.nn.lstm import G2LSTM, GatedLSTM
 
-LETTERS = "ifgo"  # the gates, in the order of their rows
+LETTERS = "ifgo"  # the gates of an LSTM, in the order of their rows
+_MARK = b"packed by g2lstm.compress"  # stands in a state_dict where a parameter was
+_DERIVED = ("lowest", "levels", "bits_per_weight")  # facts about a grid that its weights decide, not the spec
+
+
+def letters_of(layer: nn.Module) -> str:
+    """The gates of a recurrent layer, in the order of their rows; a GRU has reset, update and candidate."""
+    return "rzn" if isinstance(layer, nn.GRU | nn.GRUCell) else LETTERS
 
 
 class Decoded:
@@ -50,14 +62,18 @@ class EncodedMatrix(nn.Module):
         like: the parameter that it stands for, whose device and type it has; the CPU instead of the meta device.
 
     Attributes:
+        encoding: the matrix, (rows, columns), on the CPU.
         like: an empty tensor with the device and type of the decoded values.
     """
 
     def __init__(self, encoding: Encoding, like: Tensor) -> None:
         super().__init__()
-        self._facts, self._decoded = encoding.describe(), Decoded()
-        self._encoding: Encoding | None = encoding
+        self._decoded = Decoded()
         self.like = torch.empty(0, dtype=like.dtype, device="cpu" if like.is_meta else like.device)
+        self._take(encoding)
+
+    def _take(self, encoding: Encoding) -> None:
+        self.encoding, self._facts = encoding, encoding.describe()
         for name, array in encoding.packed.items():
             *path, leaf = name.split(".")
             holder: nn.Module = self
@@ -66,15 +82,6 @@ class EncodedMatrix(nn.Module):
                     holder.add_module(part, nn.Module())
                 holder = holder.get_submodule(part)
             holder.register_buffer(leaf, torch.from_numpy(array).clone())
-        self.register_load_state_dict_pre_hook(_refuse_other_encodings)
-
-    @property
-    def encoding(self) -> Encoding:
-        """The encoded matrix, (rows, columns), on the CPU."""
-        if self._encoding is None:
-            packed = {name: buffer.numpy(force=True) for name, buffer in self.named_buffers()}
-            self._encoding = Entry("of this state_dict", self._facts).unpack(packed)
-        return self._encoding
 
     @property
     def weight(self) -> Tensor:
@@ -90,13 +97,44 @@ class EncodedMatrix(nn.Module):
         self.like = fn(self.like)
         return self
 
-    def get_extra_state(self) -> Tensor:
-        """What a file's header would say about the matrix."""
-        return torch.tensor(list(json.dumps(self._facts).encode()), dtype=torch.uint8, device="cpu")
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """The packed tensors, what a file's header would say about them, and a mark in the place of the parameter."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}header"] = _bytes(json.dumps(self._facts).encode())
+        destination[_parameter(prefix)] = _bytes(_MARK)
 
-    def set_extra_state(self, state: Tensor) -> None:
-        """Forgets what was unpacked: the packed tensors were just loaded."""
-        self._encoding = None
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Takes another matrix of the same shape and encoding; anything else is an error, whatever `strict` is."""
+        name = _parameter(prefix)
+        if name in unexpected_keys:
+            unexpected_keys.remove(name)
+        header = state_dict.get(f"{prefix}header")
+        if header is None:
+            raise G2Error(
+                f"this state_dict has no packed {name}, so it is not of a model that was compressed like this one; "
+                "load it into the model before g2lstm.compress"
+            )
+        try:
+            facts = json.loads(bytes(header.tolist()))
+        except ValueError as error:
+            raise G2Error(f"the packed {name} of this state_dict is damaged: {error}") from None
+        if _kind_of(facts) != _kind_of(self._facts):
+            raise G2Error(
+                f"this state_dict has {name} as {facts}, and the model has {self._facts}; "
+                "load it into a model that was compressed like the one it was saved from"
+            )
+        tensors = {part: state_dict.get(f"{prefix}{part}") for part in Entry(name, facts).outlines}
+        packed = {part: tensor.numpy(force=True).copy() for part, tensor in tensors.items() if tensor is not None}
+        self._take(Entry(name, facts).unpack(packed))
 
     def extra_repr(self) -> str:
         """Sizes and kind."""
@@ -104,17 +142,21 @@ class EncodedMatrix(nn.Module):
         return f"{rows}, {columns}, {self._facts['kind']}"
 
 
-def _refuse_other_encodings(module: nn.Module, state: Mapping[str, Any], prefix: str, *_: Any) -> None:
-    """Raises before tensors are loaded that are packed in another way than the module's own."""
-    assert isinstance(module, EncodedMatrix)
-    theirs, ours = state.get(f"{prefix}_extra_state"), module.get_extra_state()
-    if theirs is not None and not torch.equal(theirs.cpu(), ours):
-        described = (bytes(one.tolist()).decode(errors="replace") for one in (theirs, ours))
-        raise G2Error(
-            "this state_dict has {} as {}, and the model has {}; load it into the model that it was saved from".format(
-                prefix.removesuffix("."), *described
-            )
-        )
+def _bytes(content: bytes) -> Tensor:
+    return torch.tensor(list(content), dtype=torch.uint8, device="cpu")
+
+
+def _parameter(prefix: str) -> str:
+    """The name of the parameter for which the matrix with this prefix stands, with others or alone."""
+    return re.sub(r"\bencoded$", "weight", re.sub(r"\.[a-z]$", "", prefix.removesuffix(".")))
+
+
+def _kind_of(facts: Any) -> Any:
+    """What an entry of a header says about the encoding, without what the weights decide."""
+    if not isinstance(facts, dict):
+        return facts
+    is_grid = facts.get("kind") == "grid"
+    return {k: _kind_of(v) for k, v in facts.items() if not (is_grid and k in _DERIVED)}
 
 
 class _Compressed(nn.Module):
@@ -222,10 +264,7 @@ class CompressedLSTM(GatedLSTM):
 
     def _weights(self, dtype: torch.dtype) -> list[list[Weights]]:
         if self.training and torch.is_grad_enabled():
-            raise G2Error(
-                "a compressed LSTM can't be trained: call model.eval() to use it; "
-                "to train further, train the model that it was made from and compress that again"
-            )
+            raise untrainable("LSTM")
         each = []
         for w_x, w_h, *rest in self._names:
             others = [self.get_parameter(name).to(dtype) for name in rest]
@@ -244,3 +283,71 @@ class CompressedLSTM(GatedLSTM):
         """Sizes and options that matter in evaluation."""
         sizes = f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
         return f"{sizes}, method={self.method}, eval_gate={self.eval_gate}"
+
+
+class CompressedLayer(nn.Module):
+    """The layer that `compress` puts in the place of a GRU or a cell: it calls that layer with decoded weights.
+
+    Biases are parameters without gradients. Everything else, such as `hidden_size`, is as in that layer.
+
+    Args:
+        layer: the layer that it replaces.
+        matrices: W_x and W_h of every gate: "weight_ih_l0.r" and so on.
+    """
+
+    def __init__(self, layer: nn.Module, matrices: Mapping[str, EncodedMatrix]) -> None:
+        super().__init__()
+        self._decoded: dict[str, Decoded] = {}
+        for name, parameter in layer._parameters.items():
+            own = {key.rpartition(".")[2]: one for key, one in matrices.items() if key.rpartition(".")[0] == name}
+            if own:
+                self.add_module(name, nn.ModuleDict(own))
+                self._decoded[name] = Decoded()
+            else:
+                kept = None if parameter is None else nn.Parameter(parameter.detach(), requires_grad=False)
+                self.register_parameter(name, kept)
+        meta = {id(one): nn.Parameter(one.detach().to("meta"), requires_grad=False) for one in layer.parameters()}
+        self.__dict__["layer"] = copy.deepcopy(layer, dict(meta))  # not a child: its weights are no weights
+        self.train(layer.training)
+
+    def __getattr__(self, name: str) -> Any:
+        """As of any module; what it does not have itself, its layer may have."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if "layer" not in self.__dict__ or name.startswith("_"):
+                raise
+            return getattr(self.layer, name)
+
+    def encodings(self, name: str) -> list[Encoding]:
+        """The matrices of the gates of one parameter, such as "weight_ih_l0"."""
+        return [one.encoding for one in self._matrices(name)]
+
+    def _matrices(self, name: str) -> list[EncodedMatrix]:
+        return [matrix for matrix in self.get_submodule(name).children() if isinstance(matrix, EncodedMatrix)]
+
+    def dense(self) -> dict[str, Tensor]:
+        """All weights by name, decoded."""
+        kept = {name: parameter for name, parameter in self._parameters.items() if parameter is not None}
+        each = {name: self._matrices(name) for name in self._decoded}
+        values = {name: self._decoded[name](self.encodings(name), one[0].like) for name, one in each.items()}
+        return {**kept, **values}
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        """As the layer that it replaces."""
+        if self.training and torch.is_grad_enabled():
+            raise untrainable(type(self.layer).__name__)
+        self.layer.train(self.training)
+        return functional_call(self.layer, self.dense(), args, options)
+
+    def extra_repr(self) -> str:
+        """As the layer that it replaces."""
+        return f"{type(self.layer).__name__}: {self.layer.extra_repr()}"
+
+
+def untrainable(name: str) -> G2Error:
+    """The error for a compressed layer that is called in training."""
+    return G2Error(
+        f"a compressed {name} can't be trained: call model.eval() to use it; "
+        "to train further, train the model that it was made from and compress that again"
+    )

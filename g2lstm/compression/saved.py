@@ -1,14 +1,12 @@
 """`save` and `load_into`: a compressed model in one safetensors file, and back in a model of the same architecture."""
 
-import copy
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
 from g2lstm.compression import storage
 from g2lstm.compression.encodings.base import brief
-from g2lstm.compression.model import encoded_matrices, install_
+from g2lstm.compression.model import copied, encoded_matrices, install_, refuse_scripted
 from g2lstm.compression.modules import EncodedMatrix
 from g2lstm.compression.spec import Spec
 from g2lstm.errors import G2Error
@@ -44,12 +42,13 @@ def load_into(model: Model, path: str | Path) -> Model:
         path: a file from `save`.
 
     Returns:
-        The model in evaluation mode; if it is an LSTM itself, the new layer.
+        The model in evaluation mode; if it is a recurrent layer itself, the new one.
 
     Examples:
         >>> g2lstm.save(small, "small.safetensors")
         >>> restored = g2lstm.load_into(MyModel(), "small.safetensors")
     """
+    refuse_scripted(model)
     stored = storage.load(Path(path))
     skeleton = install_(_without_weights(model), stored.matrices)  # the model itself must not be half replaced
     expected = {name: tuple(tensor.shape) for name, tensor in _plain_tensors(skeleton).items()}
@@ -58,7 +57,7 @@ def load_into(model: Model, path: str | Path) -> Model:
         got, wanted = (shapes.get(wrong[0], "nothing") for shapes in (found, expected))
         raise G2Error(f"{path} does not fit {type(model).__name__}: {brief(wrong[0])} is {got}, expected {wanted}")
     made = install_(model, stored.matrices)
-    made.load_state_dict(stored.others, strict=False)
+    made.load_state_dict(made.state_dict() | stored.others)
     return made.eval()
 
 
@@ -78,5 +77,4 @@ def _without_weights(model: Model) -> Model:
         id(p): nn.Parameter(p.detach().to("meta"), requires_grad=p.requires_grad) for p in model.parameters()
     }
     memo |= {id(buffer): buffer.detach().to("meta") for buffer in model.buffers()}
-    with torch.no_grad():
-        return copy.deepcopy(model, memo)
+    return copied(model, memo)

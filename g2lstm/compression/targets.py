@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from g2lstm.compression.modules import LETTERS, CompressedEmbedding
+from g2lstm.compression.modules import CompressedEmbedding, letters_of
 from g2lstm.nn.lstm import G2LSTM
 from g2lstm.nn.survey import why_not
+
+RECURRENT = (G2LSTM, nn.LSTM, nn.GRU, nn.LSTMCell, nn.GRUCell)  # subclasses before their classes
 
 
 class Use(NamedTuple):
@@ -26,18 +28,26 @@ class Use(NamedTuple):
         """
         return self.attribute in getattr(self.module, "softmax_parameters", ())
 
+    @property
+    def parameter(self) -> str:
+        """The name of the parameter here."""
+        return f"{self.name}.{self.attribute}".removeprefix(".")
+
 
 class Target(NamedTuple):
-    """A matrix that can be compressed: all rows of a parameter, or some.
+    """A matrix that can be compressed: all rows of a parameter, or those of one gate.
 
     Attributes:
-        uses: of an embedding or a softmax, where the parameter is used.
+        uses: where the parameter is used.
+        is_plain: whether it belongs to a recurrent layer of torch's own.
     """
 
     group: str
     parameter: nn.Parameter
+    uses: Sequence[Use]
     rows: slice = slice(None)
-    uses: Sequence[Use] = ()
+    gate: str = ""
+    is_plain: bool = False
 
     @property
     def values(self) -> Tensor:
@@ -59,12 +69,12 @@ class Targets:
 
     Attributes:
         matrices: by name; one that several modules share appears once, under its first name.
-        lstms: for each layer, the names of its matrices by their names inside the layer.
+        layers: for each recurrent layer, the names of its matrices by their names inside the layer.
         skipped: what can't be compressed.
     """
 
     matrices: dict[str, Target] = field(default_factory=dict)
-    lstms: dict[nn.LSTM | G2LSTM, dict[str, str]] = field(default_factory=dict)
+    layers: dict[nn.Module, dict[str, str]] = field(default_factory=dict)
     skipped: list[Skipped] = field(default_factory=list)
 
 
@@ -73,51 +83,87 @@ def find_targets(model: nn.Module) -> Targets:
 
     The weights of every `torch.nn.Embedding` belong to the group embedding, even where a linear layer shares them. The
     group softmax has the parameters that a module names in its attribute `softmax_parameters`, and in other modules
-    the weights of every `torch.nn.Linear` with as many outputs as some embedding has rows.
+    the weights of every `torch.nn.Linear` with as many outputs as some embedding has rows. All other linear layers are
+    the group linear.
     """
     found = Targets()
     names = {parameter: name for name, parameter in model.named_parameters()}
     uses: dict[nn.Parameter, list[Use]] = {parameter: [] for parameter in names}
-    for name, module in model.named_modules():
+    for name, module in model.named_modules(remove_duplicate=False):
         for attribute, parameter in module._parameters.items():
             if parameter is not None:
                 uses[parameter].append(Use(name, module, attribute))
-        if isinstance(module, nn.Embedding) and "weight" not in module._parameters:
-            found.skipped.append(Skipped(name, ("embedding",), "its weight is not a parameter (a hook computes it)"))
-    _find_lstms(model, found, names, uses)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.Linear) and "weight" not in module._parameters:
+            group = "embedding" if isinstance(module, nn.Embedding) else "linear"
+            found.skipped.append(Skipped(name, (group,), "its weight is not a parameter (a hook computes it)"))
+    _find_layers(model, found, names, uses)
     for parameter, group in _table_groups(model, uses).items():
         name = names[parameter]
         reasons = [reason for use in uses[parameter] if (reason := _why_no_table(use))]
         if reasons:
             found.skipped.append(Skipped(name, (group,), reasons[0]))
         else:
-            found.matrices[name] = Target(group, parameter, uses=uses[parameter])
+            found.matrices[name] = Target(group, parameter, uses[parameter])
     return found
 
 
-def _find_lstms(
+def weight_names(layer: nn.Module) -> list[str]:
+    """W_x and W_h of every layer and direction of a recurrent layer."""
+    names = layer._flat_weights_names if isinstance(layer, nn.RNNBase) else ["weight_ih", "weight_hh"]
+    return [name for name in names if name.startswith(("weight_ih", "weight_hh"))]
+
+
+def why_left(layer: nn.Module) -> str | None:
+    """Why a recurrent layer can't be treated as a plain one of its kind; None if it can."""
+    kind = next(kind for kind in RECURRENT if isinstance(layer, kind))
+    if type(layer) is not kind:
+        return f"{type(layer).__name__} is a subclass of {kind.__name__} and may compute something else"
+    if missing := [name for name in weight_names(layer) if name not in layer._parameters]:
+        return f"its {missing[0]} is not a parameter (weight_norm or a similar hook computes it)"
+    if own := sorted(
+        name for name in (*layer._parameters, *layer._buffers, *layer._modules) if name not in _own(layer)
+    ):
+        return f"it holds {own[0]!r}, which no {kind.__name__} has"
+    return None
+
+
+def _own(layer: nn.Module) -> list[str]:
+    return layer._flat_weights_names if isinstance(layer, nn.RNNBase) else [*weight_names(layer), "bias_ih", "bias_hh"]
+
+
+def _find_layers(
     model: nn.Module, found: Targets, names: dict[nn.Parameter, str], uses: dict[nn.Parameter, list[Use]]
 ) -> None:
-    layers = {module: name for name, module in model.named_modules() if isinstance(module, nn.LSTM | G2LSTM)}
-    reasons: dict[nn.Module, str | None] = {layer: why_not(layer) for layer in layers}
+    layers = {module: name for name, module in model.named_modules() if isinstance(module, RECURRENT)}
+    reasons: dict[nn.Module, str | None] = {layer: why_left(layer) for layer in layers}
     for layer, name in layers.items():
-        weights = [weight for weight in layer._flat_weights_names if weight.startswith(("weight_ih", "weight_hh"))]
         reason = reasons[layer]
         if reason is None:
-            own = [use for weight in weights for use in uses[getattr(layer, weight)]]
-            others = [use for use in own if reasons.get(use.module, "no LSTM")]
+            own = [use for weight in weight_names(layer) for use in uses[getattr(layer, weight)]]
+            others = [use for use in own if reasons.get(use.module, "not recurrent") or _differ(layer, use.module)]
             reason = _shared(others[0]) if others else None
         if reason is not None:
-            found.skipped.append(Skipped(name, ("gates", "cell"), reason))
+            found.skipped.append(Skipped(name, ("gates", "cell", "plain"), reason))
             continue
-        found.lstms[layer] = {}
-        for weight in weights:
-            parameter, H = getattr(layer, weight), layer.hidden_size
-            for gate, letter in enumerate(LETTERS):
+        found.layers[layer] = {}
+        is_plain = type(layer).__module__.startswith("torch.")
+        for weight in weight_names(layer):
+            parameter, letters = getattr(layer, weight), letters_of(layer)
+            H = len(parameter) // len(letters)
+            for gate, letter in enumerate(letters):
                 full_name = f"{names[parameter]}.{letter}"
-                found.lstms[layer][f"{weight}.{letter}"] = full_name
-                group = "gates" if letter in "if" else "cell"
-                found.matrices[full_name] = Target(group, parameter, slice(gate * H, (gate + 1) * H))
+                found.layers[layer][f"{weight}.{letter}"] = full_name
+                group = "gates" if letter in "ifrz" else "cell"
+                rows = slice(gate * H, (gate + 1) * H)
+                target = Target(group, parameter, uses[parameter], rows, letter, is_plain)
+                found.matrices.setdefault(full_name, target)
+
+
+def _differ(layer: nn.Module, other: nn.Module) -> bool:
+    """Whether a shared weight has other gates, or another group, in the other layer."""
+    facts = [(letters_of(one), type(one).__module__.startswith("torch.")) for one in (layer, other)]
+    return facts[0] != facts[1]
 
 
 def _table_groups(model: nn.Module, uses: dict[nn.Parameter, list[Use]]) -> dict[nn.Parameter, str]:
@@ -129,22 +175,26 @@ def _table_groups(model: nn.Module, uses: dict[nn.Parameter, list[Use]]) -> dict
             groups.setdefault(parameter, "softmax")
     explicit = [m for m in model.modules() if hasattr(m, "softmax_parameters")]
     inside = {part for one in explicit for part in one.modules()}
-    for module in model.modules():
+    linears = [
+        (m, p) for m in model.modules() if isinstance(m, nn.Linear) and (p := m._parameters.get("weight")) is not None
+    ]
+    for module, weight in linears:
         if type(module) is nn.Linear and module.out_features in sizes and module not in inside:
-            weight = module._parameters.get("weight")
-            if weight is not None:
-                groups.setdefault(weight, "softmax")
+            groups.setdefault(weight, "softmax")
+    for _, weight in linears:
+        groups.setdefault(weight, "linear")
     return groups
 
 
 def _why_no_table(use: Use) -> str | None:
     """Why weights that are used here can't be compressed; None if they can."""
     module = use.module
+    for kind in (nn.Embedding, nn.Linear):
+        if isinstance(module, kind) and type(module) is not kind:
+            return f"{type(module).__name__} is a subclass of {kind.__name__} and may compute something else"
     if isinstance(module, nn.Embedding):
-        if type(module) is not nn.Embedding:
-            return f"{type(module).__name__} is a subclass of Embedding and may compute something else"
         return None if module.max_norm is None else "max_norm changes its weights whenever they are used"
-    return None if type(module) is nn.Linear or use.is_softmax else _shared(use)
+    return None if isinstance(module, nn.Linear) or use.is_softmax else _shared(use)
 
 
 def _shared(use: Use) -> str:

@@ -63,7 +63,7 @@ class Weights:
             raise self._does_not_fit(str(error)) from None
         expected = {name: (tuple(value.shape), value.dtype) for name, value in model.named_parameters()}
         self._compare({name: (tuple(value.shape), value.dtype) for name, value in stored.others.items()}, expected)
-        model.load_state_dict(stored.others, strict=False, assign=True)
+        model.load_state_dict(model.state_dict() | stored.others, assign=True)
 
     def _compare(self, found: Mapping[str, tuple[Any, Any]], expected: Mapping[str, tuple[Any, Any]]) -> None:
         """Raises unless both name the same tensors, with the same shapes and types."""

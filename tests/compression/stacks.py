@@ -5,10 +5,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from g2lstm.compression.encodings import Dense, Encoding, Grid, Integers, LowRank
+from g2lstm.compression.encodings import Dense, Encoding, Grid, Integers, Levels, LowRank
 from g2lstm.compression.session import Layer, PlainSession, Session, Term
 
-FORMS = ["dense", "five levels", "eight levels", "grid", "wide grid", "int8", "int6", "int4", "int4 by 64"]
+FORMS = [
+    "dense",
+    "five levels",
+    "eight levels",
+    "grid",
+    "wide grid",
+    "int8",
+    "int6",
+    "int4",
+    "int4 by 64",
+    "row levels",
+]
 FACTORS = [("dense", "dense"), ("int8", "int4"), ("int4", "int8"), ("dense", "int4")]
 LARGEST = 127 * 256 + 127  # what the kernel rounds the largest element of a vector to
 
@@ -32,6 +43,9 @@ def matrix(form: str, rows: int, columns: int, rng: np.random.Generator) -> Enco
     least, greatest = ranges.get(form, (-8, 7))
     drawn = rng.integers(least, greatest, (rows, columns), endpoint=True)
     codes = drawn.astype(np.int16 if form == "wide grid" else np.int8)
+    if form == "row levels":
+        scales = rng.uniform(0.2, 1, rows) * most / 2
+        return Levels(np.clip(codes, -2, 2), scales.astype(np.float16), 5)
     if "grid" in form or "levels" in form:
         return Grid(codes, most / greatest)
     if form in ("int8", "int6"):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
-from g2lstm.compression.encodings import Dense, Encoding, Grid, Integers, LowRank
+from g2lstm.compression.encodings import Dense, Encoding, Grid, Integers, Levels, LowRank
 from g2lstm.compression.spec import Spec, encode
 from g2lstm.errors import G2Error
 
@@ -347,3 +347,29 @@ def test_matrices_that_cannot_be_compressed(text):
     for wrong in (torch.zeros(3), torch.zeros(0, 3), torch.zeros(2, 0), torch.zeros(2, 2, dtype=torch.int8)):
         with pytest.raises(G2Error, match="a matrix to compress must be floating point with at least one row"):
             encode(wrong, steps)
+
+
+@pytest.mark.parametrize("levels", [3, 5, 7, 15, 255])
+def test_levels_of_each_row_have_the_least_squared_error(levels):
+    """No scale of a fine search does better than by a twentieth."""
+    values = torch.randn(20, 90, generator=torch.Generator().manual_seed(levels)) ** 3  # with outliers
+    values[3] *= 1e4
+    values[4] *= 1e-3
+    matrix = Levels.encode(values, {"levels": levels})
+    highest = levels // 2
+    assert np.abs(matrix.codes).max() <= highest
+    error = (values - torch.from_numpy(matrix.decode())).square().sum(1)
+    tried = []
+    for scale in torch.linspace(0.002, 1.0, 500):
+        step = scale / highest * values.abs().amax(1, keepdim=True)
+        tried.append((values - (values / step).round().clamp(-highest, highest) * step).square().sum(1))
+    assert (error <= torch.stack(tried).amin(0) * 1.05).all()
+
+
+def test_levels_of_rows_that_are_zero_or_too_large():
+    values = torch.randn(3, 8)
+    values[1] = 0
+    assert not Levels.encode(values, {"levels": 5}).decode()[1].any()
+    values[2] = 1e30
+    with pytest.raises(G2Error, match=r"levels:K holds weights up to some 65504, got 1e\+30; use int8"):
+        Levels.encode(values, {"levels": 5})

@@ -181,8 +181,8 @@ def test_each_gate_is_a_matrix_by_itself():
 def test_groups_of_foreign_models():
     assert group_of(tagger())["head.weight"] == "softmax"
     assert "head.weight" not in group_of(tagger(tied=True))
-    assert "head.weight" not in group_of(tagger(outputs=7))
-    assert "middle.weight" not in group_of(tagger())
+    assert group_of(tagger(outputs=7))["head.weight"] == "linear"
+    assert group_of(tagger())["middle.weight"] == "linear"
     half = compress(tagger(), "embedding=int8")  # the rest can still be found
     assert group_of(half) | {"embedding.weight": "embedding"} == group_of(tagger())
     # As many units as the vocabulary has words do not make a softmax of a layer inside our own models.
@@ -262,14 +262,14 @@ def test_what_cannot_be_installed():
     with pytest.raises(G2Error, match=r"'embedding.weight' must have the shape \(11, 8\), got \(4, 8\)"):
         install_(model, matrices | {"embedding.weight": matrices["lstm.weight_ih_l0.i"]})
     del matrices["lstm.weight_hh_l1.o"]
-    with pytest.raises(G2Error, match="'lstm.weight_hh_l1.o' is missing; an LSTM needs all of its"):
+    with pytest.raises(G2Error, match="'lstm.weight_hh_l1.o' is missing; a layer needs all of its"):
         install_(model, matrices)
     assert type(model.embedding) is nn.Embedding
     assert type(model.lstm) is nn.LSTM
 
 
 def test_what_cannot_be_compressed():
-    with pytest.raises(G2Error, match=r"found no G2LSTM or torch.nn.LSTM inside Linear"):
+    with pytest.raises(G2Error, match=r"found no recurrent layer \(LSTM, GRU or a cell of them\) inside Linear"):
         compress(nn.Linear(2, 3), "gates=int8")
     for spec in ("gates=int8", "embedding=int8"):
         small = compress(tagger(), spec)

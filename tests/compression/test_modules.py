@@ -126,8 +126,8 @@ def test_skeletons_on_the_meta_device():
 @pytest.mark.parametrize("form", ALL)
 def test_a_state_dict_holds_the_packed_matrix(form):
     one, other = linear(form), linear(form)
-    held = {name for name in one.state_dict() if not name.endswith("_extra_state")}
-    assert held == {"bias", *(f"encoded.{part}" for part in one.encoded.encoding.packed)}
+    held = {"bias", "weight", "encoded.header", *(f"encoded.{part}" for part in one.encoded.encoding.packed)}
+    assert set(one.state_dict()) == held
     with torch.no_grad():
         for buffer in other.buffers():
             buffer.zero_()
@@ -136,23 +136,54 @@ def test_a_state_dict_holds_the_packed_matrix(form):
     assert torch.equal(other.bias, one.bias)
 
 
-def test_a_foreign_state_dict_is_refused():
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_foreign_state_dict_is_refused(strict):
     one, other = linear("int8"), linear("five levels")
     before = one.weight.clone()
-    with pytest.raises(G2Error, match="this state_dict has encoded as .*grid.*, and the model has .*int8"):
-        one.load_state_dict(other.state_dict())
-    with pytest.raises(RuntimeError, match=r"(?s)Unexpected key.*weight"):
-        one.load_state_dict(nn.Linear(COLUMNS, ROWS).state_dict())
+    with pytest.raises(G2Error, match=r"this state_dict has weight as .*grid.*, and the model has .*int8"):
+        one.load_state_dict(other.state_dict(), strict=strict)
+    with pytest.raises(
+        G2Error, match="this state_dict has no packed weight, so it is not of a model that was compressed"
+    ):
+        one.load_state_dict(nn.Linear(COLUMNS, ROWS).state_dict(), strict=strict)
     grid = other.encoded.encoding
     finer = CompressedLinear(nn.Linear(COLUMNS, ROWS), EncodedMatrix(Grid(grid.codes, grid.step / 2), torch.empty(0)))
-    with pytest.raises(G2Error, match="load it into the model that it was saved from"):
-        finer.load_state_dict(other.state_dict(), strict=False)
+    with pytest.raises(G2Error, match="load it into a model that was compressed like the one it was saved from"):
+        finer.load_state_dict(other.state_dict(), strict=strict)
+    damaged = one.state_dict() | {"encoded.codes": one.encoded.codes[:-1]}
+    with pytest.raises(G2Error, match=r"weight\.codes' must be int8"):
+        one.load_state_dict(damaged, strict=strict)
+    with pytest.raises(G2Error, match="the packed weight of this state_dict is damaged"):
+        one.load_state_dict(one.state_dict() | {"encoded.header": torch.zeros(4, dtype=torch.uint8)}, strict=strict)
     assert torch.equal(one.weight, before)
     small, *_ = float32(Case("plain"))
-    with pytest.raises(RuntimeError, match="Unexpected key"):
-        small.load_state_dict(make_layer(Case("plain")).state_dict())
-    with pytest.raises(RuntimeError, match="Missing key"):
-        make_layer(Case("plain")).load_state_dict(small.state_dict())
+    with pytest.raises(G2Error, match="no packed weight_ih_l0"):
+        small.load_state_dict(make_layer(Case("plain")).state_dict(), strict=strict)
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM(5, 6), nn.GRU(5, 6), nn.LSTMCell(5, 6), nn.GRUCell(5, 6)])
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_model_that_is_not_compressed_refuses_packed_tensors(layer, strict):
+    """Also with strict=False, where torch passes over tensors that it does not know."""
+    model = nn.ModuleDict({"a": layer, "b": nn.Linear(6, 5)})
+    state = compress(model, "int8").state_dict()
+    for part in ("a.weight_", "b.weight"):
+        with pytest.raises(RuntimeError, match=f"size mismatch for {part}"):
+            model.load_state_dict({name: one for name, one in state.items() if name.startswith(part[0])}, strict=False)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        model.load_state_dict(state, strict=strict)
+
+
+def test_a_grid_takes_another_range_of_codes():
+    """The weights decide about the range: those of a fresh model have another one than those of a trained model."""
+    trained, fresh = nn.LSTM(4, 5), nn.LSTM(4, 5)
+    with torch.no_grad():
+        trained.weight_ih_l0.mul_(3)
+    trained, fresh = (compress(one, "gates=round:0.2; cell=svd:2,int8") for one in (trained, fresh))
+    assert trained.state_dict()["weight_ih_l0.i.codes"].shape != fresh.state_dict()["weight_ih_l0.i.codes"].shape
+    fresh.load_state_dict(trained.state_dict())
+    x = torch.randn(3, 2, 4)
+    assert torch.equal(fresh(x)[0], trained(x)[0])
 
 
 def test_a_layer_follows_the_state_that_it_loads():

@@ -48,6 +48,48 @@ def test_white_space_and_order_do_not_matter():
     assert str(spec) == "gates=round:0.2,clip:0.4; cell=int8"
 
 
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("int8", "; ".join(f"{group}=int8" for group in GROUPS)),
+        ("small; cell=int8", PRESETS["small"].replace("cell=int4", "cell=int8")),
+        ("lstm: gates=int4; cell=int8; head: keep", "lstm:gates=int4;cell=int8;head:keep"),
+        ("svd:64", "; ".join(f"{group}=svd:64" for group in GROUPS)),
+        ("svd: svd:64,int8", "svd: svd:64,int8"),  # a module of that name
+    ],
+)
+def test_presets_operations_and_patterns_stand_in_a_spec(text, same):
+    assert Spec.parse(text) == Spec.parse(same)
+    assert Spec.parse(str(Spec.parse(text))) == Spec.parse(text)
+
+
+def test_patterns_hold_until_the_next_one():
+    spec = Spec.parse("gates=int4; lstm: gates=int8; cell=int8; *.weight_hh*: keep")
+    keep = Spec.parse("keep")
+    assert spec == Spec(
+        gates=operations(int4=None),
+        patterns=(("lstm", Spec.parse("gates=int8; cell=int8")), ("*.weight_hh*", keep)),
+    )
+    assert Spec.of({"lstm": "gates=int8; cell=int8", "*.weight_hh*": keep}).patterns == spec.patterns
+    assert str(spec) == "gates=int4; lstm: gates=int8; cell=int8; *.weight_hh*: keep"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"a;b": "int8"}, "'a;b' can't name modules or parameters"),
+        ({3: "int8"}, "3 can't name modules or parameters"),
+        ({"lstm": "int5"}, "lstm: .*no compression preset 'int5'"),
+        ({"lstm": "a: int8"}, "lstm: the spec of a pattern can't have patterns of its own"),
+        ({"lstm": 4}, "lstm: a compression spec is text such as .*, got 4"),
+        ({}, "the compression spec is empty"),
+    ],
+)
+def test_mistakes_in_a_dict(given, message):
+    with pytest.raises(G2Error, match=message):
+        Spec.of(given)
+
+
 @given(SPECS)
 def test_the_text_of_a_spec_parses_to_an_equal_one(spec):
     text = str(spec)
@@ -98,11 +140,14 @@ def test_any_text_parses_or_is_an_error_of_the_caller(text):
     ("text", "message"),
     [
         ("gate=int8", "the compression spec 'gate=int8': 'gate' is not a group; did you mean gates?"),
-        ("weights=int8", "'weights' is not a group; use one of gates, cell, embedding, softmax"),
-        ("biases=int8", "'biases' is not a group; use one of gates, cell, embedding, softmax"),
-        ("=int8", "'' is not a group; use one of gates, cell, embedding, softmax"),
+        ("weights=int8", "'weights' is not a group; use one of gates, cell, plain, embedding, softmax, linear"),
+        ("biases=int8", "'biases' is not a group; use one of gates, cell, plain, embedding, softmax, linear"),
+        ("=int8", "'' is not a group; use one of gates, cell, plain, embedding, softmax, linear"),
         ("gates=Int8", "gates: 'Int8' is not an operation; did you mean int8?"),
-        ("gates=quantise:3", "gates: 'quantise' is not an operation; use one of round, clip, int4, int8, int6, svd"),
+        (
+            "gates=quantise:3",
+            "gates: 'quantise' is not an operation; use one of round, clip, int4, int8, int6, levels, svd",
+        ),
         ("gates=svd:0", "gates: svd:K needs an integer above 0, got '0'"),
         ("gates=svd:-1", "gates: svd:K needs an integer above 0, got '-1'"),
         ("gates=svd:2.5", "gates: svd:K needs an integer above 0, got '2.5'"),
@@ -141,7 +186,13 @@ def test_any_text_parses_or_is_an_error_of_the_caller(text):
             "there is no compression preset 'paper-lm-clp'; did you mean paper-lm-clip? "
             'Or write groups with their operations, as in "gates=round:0.2,clip:0.4; cell=int8"',
         ),
-        ("int8", "there is no compression preset 'int8'; use one of paper-lm-round, paper-lm-clip, "),
+        ("medium", "there is no compression preset 'medium'; use one of paper-lm-round, paper-lm-clip, "),
+        ("svd:0", "svd:K needs an integer above 0, got '0'"),
+        ("gates=levels:4", "gates: the K of levels:K must be an odd number from 3 to 255, got 4"),
+        ("lstm:", "'lstm': '' must have the form group=operation"),
+        ("lstm: smal", "'lstm': 'smal' must have the form group=operation"),
+        ("lstm: gates=it8", "'lstm': gates: 'it8' is not an operation; did you mean int8?"),
+        ("a b: int8", "'a b' can't name modules or parameters"),
     ],
 )
 def test_one_mistake(text, message):

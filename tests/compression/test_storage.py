@@ -21,7 +21,7 @@ from tests.compression import stacks
 
 STEPS = [
     "round:0.2", "round:0.2,clip:0.4", "round:0.0002", "round:9", "int8", "int6", "int4", "svd:1", "svd:1,int8",
-    "svd:1,int6", "svd:1,int4",
+    "svd:1,int6", "svd:1,int4", "levels:5", "levels:255",
 ]  # fmt: skip
 SPEC = Spec.parse("gates=round:0.2,clip:0.4; cell=int8; embedding=svd:2,int4")
 
@@ -180,7 +180,11 @@ for _ in range(900):
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("gate.i", {"kind": "pickle"}, "must be of kind dense, half, grid, int4, int8, int6, low_rank, got 'pickle'"),
+        (
+            "gate.i",
+            {"kind": "pickle"},
+            "must be of kind dense, half, grid, int4, int8, int6, levels, low_rank, got 'pickle'",
+        ),
         ("gate.i", {"kind": ["grid"]}, "must be of kind"),
         ("gate.i", {"kind": DEEP}, "must be of kind"),
         ("gate.i", {"shape": [5]}, "a shape of rows and columns"),
