@@ -13,18 +13,12 @@ from torch import Tensor, nn
 
 from g2lstm.compression.choice import choose
 from g2lstm.compression.encodings import Encoding
-from g2lstm.compression.modules import (
-    CompressedEmbedding,
-    CompressedLayer,
-    CompressedLinear,
-    CompressedLSTM,
-    EncodedMatrix,
-)
+from g2lstm.compression.modules import CompressedEmbedding, CompressedLinear, EncodedMatrix
+from g2lstm.compression.recurrent import CompressedRecurrent, compressed
 from g2lstm.compression.spec import GROUPS, Given, Operations, Spec, encode
 from g2lstm.compression.targets import RECURRENT, Targets, find_targets
 from g2lstm.errors import G2Error
 from g2lstm.nn.convert import Model, replace_all
-from g2lstm.nn.lstm import G2LSTM
 
 _ERRORS = {True: 0.2, False: 0.5}  # beyond which `compress` warns, in recurrent layers of torch's own and elsewhere
 
@@ -32,7 +26,7 @@ _ERRORS = {True: 0.2, False: 0.5}  # beyond which `compress` warns, in recurrent
 def compress(model: Model, spec: Given) -> Model:
     """Returns a copy of a model with compressed weights, in evaluation mode; the model itself stays as it is.
 
-    Every `G2LSTM`, `torch.nn.LSTM`, `GRU`, `LSTMCell` and `GRUCell` gets encoded weights, with W_x and W_h of each gate
+    Every LSTM, GRU and cell, torch's or ours, gets encoded weights, with W_x and W_h of each gate
     compressed separately; embeddings and linear layers too if the spec names them. Tied weights stay tied.
     `compression.targets.find_targets` says which linear layers count as a softmax. Everything else is kept. So are
     layers that may compute something else, with a warning: subclasses, layers under a parametrisation or a hook, and
@@ -110,10 +104,7 @@ def install_(model: Model, encodings: Mapping[str, Encoding]) -> Model:
             if missing:
                 raise G2Error(f"the matrix {missing[0]!r} is missing; a layer needs all of its matrices, or none")
             own = {key: matrices[name] for key, name in names.items()}
-            if isinstance(layer, nn.LSTM | G2LSTM):
-                made[layer] = CompressedLSTM(layer, own)
-            else:
-                made[layer] = CompressedLayer(layer, own)
+            made[layer] = compressed(layer, own)
     softmaxes = {}
     for name in matrices:
         for use in found.matrices[name].uses:
@@ -244,9 +235,7 @@ def refuse_scripted(model: nn.Module) -> None:
 
 def _refuse_compressed(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        if isinstance(
-            module, CompressedLSTM | CompressedLayer | CompressedEmbedding | CompressedLinear | EncodedMatrix
-        ):
+        if isinstance(module, CompressedRecurrent | CompressedEmbedding | CompressedLinear | EncodedMatrix):
             raise G2Error(
                 f"{name or 'the model itself'} is compressed already; compress the model that it was made from"
             )

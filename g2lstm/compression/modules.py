@@ -5,7 +5,6 @@ no parameter: a model that is not compressed can't load it without an error, not
 to a device or a type moves only what is decoded.
 """
 
-import copy
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,23 +12,13 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 
 from g2lstm.compression.encodings import Encoding, Entry
 from g2lstm.errors import G2Error
-from g2lstm.nn.convert import shape_of
-from g2lstm.nn.layer import Weights
-from g2lstm.nn.lstm import G2LSTM, GatedLSTM
 
-LETTERS = "ifgo"  # the gates of an LSTM, in the order of their rows
 _MARK = b"packed by g2lstm.compress"  # stands in a state_dict where a parameter was
 _DERIVED = ("lowest", "levels", "bits_per_weight")  # facts about a grid that its weights decide, not the spec
-
-
-def letters_of(layer: nn.Module) -> str:
-    """The gates of a recurrent layer, in the order of their rows; a GRU has reset, update and candidate."""
-    return "rzn" if isinstance(layer, nn.GRU | nn.GRUCell) else LETTERS
 
 
 class Decoded:
@@ -208,146 +197,3 @@ class CompressedEmbedding(_Compressed):
     def forward(self, tokens: Tensor) -> Tensor:
         """The rows (..., width) of tokens (...)."""
         return functional.embedding(tokens, self.weight)
-
-
-class CompressedLSTM(GatedLSTM):
-    """The layer that `compress` puts in the place of a `G2LSTM` or `torch.nn.LSTM`, used like it in evaluation.
-
-    The decoded weights run through the same code as a `G2LSTM`'s, whatever the size of the batch. To read one sequence
-    step by step from packed weights, use `g2lstm.stream`.
-
-    Biases and projections are parameters without gradients. Training mode is for looking at sampled gates under
-    `torch.no_grad()`. There is no DropConnect.
-
-    Args:
-        layer: the layer that it replaces, whose biases and projections it takes over.
-        matrices: W_x and W_h of every gate: "weight_ih_l0.i" and so on.
-    """
-
-    def __init__(self, layer: nn.LSTM | G2LSTM, matrices: Mapping[str, EncodedMatrix]) -> None:
-        super().__init__()
-        plain = G2LSTM(1, 1, method="sigmoid", device="meta")
-        options = (layer if isinstance(layer, G2LSTM) else plain).options() | {"weight_dropout": 0.0}
-        for name, value in (shape_of(layer) | options).items():
-            setattr(self, name, value)
-        self._names: list[list[str]] = [list(names) for names in layer._all_weights]
-        self._decoded: dict[str, Decoded] = {}
-        for name in layer._flat_weights_names:
-            if f"{name}.i" in matrices:
-                self.add_module(name, nn.ModuleDict({letter: matrices[f"{name}.{letter}"] for letter in LETTERS}))
-                self._decoded[name] = Decoded()
-            else:
-                self.register_parameter(name, nn.Parameter(getattr(layer, name).detach(), requires_grad=False))
-        self.train(layer.training)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the decoded weights."""
-        return self._matrices("weight_ih_l0")[0].like.dtype
-
-    def encodings(self, name: str) -> list[Encoding]:
-        """The matrices of the gates i, f, g, o of one parameter, such as "weight_ih_l0"."""
-        return [matrix.encoding for matrix in self._matrices(name)]
-
-    def flatten_parameters(self) -> None:
-        """Does nothing: the weights are no parameters."""
-
-    def to_lstm(self) -> nn.LSTM:
-        """A `torch.nn.LSTM` with the same output in evaluation, with dense weights."""
-        layer = G2LSTM(**(shape_of(self) | {"dropout": 0.0}), **self.options(), device="meta")
-        layer.dropout = self.dropout
-        for names in self._names:
-            for name in names:
-                values = self._dense(name).clone() if name in self._decoded else self.get_parameter(name).detach()
-                setattr(layer, name, nn.Parameter(values))
-        return layer.train(self.training).to_lstm()
-
-    def _weights(self, dtype: torch.dtype) -> list[list[Weights]]:
-        if self.training and torch.is_grad_enabled():
-            raise untrainable("LSTM")
-        each = []
-        for w_x, w_h, *rest in self._names:
-            others = [self.get_parameter(name).to(dtype) for name in rest]
-            b_x, b_h = others[:2] if self.bias else (None, None)
-            w_r = others[-1] if self.proj_size else None
-            each.append(Weights(self._dense(w_x).to(dtype), self._dense(w_h).to(dtype), b_x, b_h, w_r))
-        return [each[k : k + self.directions] for k in range(0, len(each), self.directions)]
-
-    def _matrices(self, name: str) -> list[EncodedMatrix]:
-        return [matrix for matrix in self.get_submodule(name).children() if isinstance(matrix, EncodedMatrix)]
-
-    def _dense(self, name: str) -> Tensor:
-        return self._decoded[name](self.encodings(name), self._matrices(name)[0].like)
-
-    def extra_repr(self) -> str:
-        """Sizes and options that matter in evaluation."""
-        sizes = f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
-        return f"{sizes}, method={self.method}, eval_gate={self.eval_gate}"
-
-
-class CompressedLayer(nn.Module):
-    """The layer that `compress` puts in the place of a GRU or a cell: it calls that layer with decoded weights.
-
-    Biases are parameters without gradients. Everything else, such as `hidden_size`, is as in that layer.
-
-    Args:
-        layer: the layer that it replaces.
-        matrices: W_x and W_h of every gate: "weight_ih_l0.r" and so on.
-    """
-
-    def __init__(self, layer: nn.Module, matrices: Mapping[str, EncodedMatrix]) -> None:
-        super().__init__()
-        self._decoded: dict[str, Decoded] = {}
-        for name, parameter in layer._parameters.items():
-            own = {key.rpartition(".")[2]: one for key, one in matrices.items() if key.rpartition(".")[0] == name}
-            if own:
-                self.add_module(name, nn.ModuleDict(own))
-                self._decoded[name] = Decoded()
-            else:
-                kept = None if parameter is None else nn.Parameter(parameter.detach(), requires_grad=False)
-                self.register_parameter(name, kept)
-        meta = {id(one): nn.Parameter(one.detach().to("meta"), requires_grad=False) for one in layer.parameters()}
-        self.__dict__["layer"] = copy.deepcopy(layer, dict(meta))  # not a child: its weights are no weights
-        self.train(layer.training)
-
-    def __getattr__(self, name: str) -> Any:
-        """As of any module; what it does not have itself, its layer may have."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if "layer" not in self.__dict__ or name.startswith("_"):
-                raise
-            return getattr(self.layer, name)
-
-    def encodings(self, name: str) -> list[Encoding]:
-        """The matrices of the gates of one parameter, such as "weight_ih_l0"."""
-        return [one.encoding for one in self._matrices(name)]
-
-    def _matrices(self, name: str) -> list[EncodedMatrix]:
-        return [matrix for matrix in self.get_submodule(name).children() if isinstance(matrix, EncodedMatrix)]
-
-    def dense(self) -> dict[str, Tensor]:
-        """All weights by name, decoded."""
-        kept = {name: parameter for name, parameter in self._parameters.items() if parameter is not None}
-        each = {name: self._matrices(name) for name in self._decoded}
-        values = {name: self._decoded[name](self.encodings(name), one[0].like) for name, one in each.items()}
-        return {**kept, **values}
-
-    def forward(self, *args: Any, **options: Any) -> Any:
-        """As the layer that it replaces."""
-        if self.training and torch.is_grad_enabled():
-            raise untrainable(type(self.layer).__name__)
-        self.layer.train(self.training)
-        return functional_call(self.layer, self.dense(), args, options)
-
-    def extra_repr(self) -> str:
-        """As the layer that it replaces."""
-        return f"{type(self.layer).__name__}: {self.layer.extra_repr()}"
-
-
-def untrainable(name: str) -> G2Error:
-    """The error for a compressed layer that is called in training."""
-    return G2Error(
-        f"a compressed {name} can't be trained: call model.eval() to use it; "
-        "to train further, train the model that it was made from and compress that again"
-    )

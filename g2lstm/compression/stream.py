@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from g2lstm.compression import kernel
 from g2lstm.compression.encodings import Dense, Encoding
 from g2lstm.compression.kernel import open_session
-from g2lstm.compression.modules import LETTERS, CompressedLSTM, EncodedMatrix
+from g2lstm.compression.modules import EncodedMatrix
+from g2lstm.compression.recurrent import LETTERS, CompressedLSTM
 from g2lstm.compression.session import Array, Layer, Session, Term, Vector
 from g2lstm.errors import G2Error
 from g2lstm.nn.gate import GateRule

@@ -6,11 +6,13 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from g2lstm.compression.modules import CompressedEmbedding, letters_of
-from g2lstm.nn.lstm import G2LSTM
-from g2lstm.nn.survey import why_not
+from g2lstm.compression.modules import CompressedEmbedding
+from g2lstm.compression.recurrent import LETTERS_OF
+from g2lstm.nn.convert import TWINS, parameter_names, why_not
+from g2lstm.nn.gate import GRU, LSTM
+from g2lstm.nn.gated import Gated
 
-RECURRENT = (G2LSTM, nn.LSTM, nn.GRU, nn.LSTMCell, nn.GRUCell)  # subclasses before their classes
+RECURRENT = tuple(TWINS)  # torch's own; ours are instances of them
 
 
 class Use(NamedTuple):
@@ -108,62 +110,42 @@ def find_targets(model: nn.Module) -> Targets:
     return found
 
 
-def weight_names(layer: nn.Module) -> list[str]:
-    """W_x and W_h of every layer and direction of a recurrent layer."""
-    names = layer._flat_weights_names if isinstance(layer, nn.RNNBase) else ["weight_ih", "weight_hh"]
-    return [name for name in names if name.startswith(("weight_ih", "weight_hh"))]
-
-
-def why_left(layer: nn.Module) -> str | None:
-    """Why a recurrent layer can't be treated as a plain one of its kind; None if it can."""
-    kind = next(kind for kind in RECURRENT if isinstance(layer, kind))
-    if type(layer) is not kind:
-        return f"{type(layer).__name__} is a subclass of {kind.__name__} and may compute something else"
-    if missing := [name for name in weight_names(layer) if name not in layer._parameters]:
-        return f"its {missing[0]} is not a parameter (weight_norm or a similar hook computes it)"
-    if own := sorted(
-        name for name in (*layer._parameters, *layer._buffers, *layer._modules) if name not in _own(layer)
-    ):
-        return f"it holds {own[0]!r}, which no {kind.__name__} has"
-    return None
-
-
-def _own(layer: nn.Module) -> list[str]:
-    return layer._flat_weights_names if isinstance(layer, nn.RNNBase) else [*weight_names(layer), "bias_ih", "bias_hh"]
-
-
 def _find_layers(
     model: nn.Module, found: Targets, names: dict[nn.Parameter, str], uses: dict[nn.Parameter, list[Use]]
 ) -> None:
     layers = {module: name for name, module in model.named_modules() if isinstance(module, RECURRENT)}
-    reasons: dict[nn.Module, str | None] = {layer: why_left(layer) for layer in layers}
+    reasons: dict[nn.Module, str | None] = {layer: why_not(layer) for layer in layers}
     for layer, name in layers.items():
         reason = reasons[layer]
         if reason is None:
-            own = [use for weight in weight_names(layer) for use in uses[getattr(layer, weight)]]
-            others = [use for use in own if reasons.get(use.module, "not recurrent") or _differ(layer, use.module)]
+            own = [use for weight in _weights(layer) for use in uses[getattr(layer, weight)]]
+            others = [use for use in own if reasons.get(use.module, "no layer") or _facts(use.module) != _facts(layer)]
             reason = _shared(others[0]) if others else None
         if reason is not None:
             found.skipped.append(Skipped(name, ("gates", "cell", "plain"), reason))
             continue
         found.layers[layer] = {}
-        is_plain = type(layer).__module__.startswith("torch.")
-        for weight in weight_names(layer):
-            parameter, letters = getattr(layer, weight), letters_of(layer)
+        letters, is_plain = _facts(layer)
+        for weight in _weights(layer):
+            parameter = getattr(layer, weight)
             H = len(parameter) // len(letters)
             for gate, letter in enumerate(letters):
                 full_name = f"{names[parameter]}.{letter}"
                 found.layers[layer][f"{weight}.{letter}"] = full_name
                 group = "gates" if letter in "ifrz" else "cell"
                 rows = slice(gate * H, (gate + 1) * H)
-                target = Target(group, parameter, uses[parameter], rows, letter, is_plain)
-                found.matrices.setdefault(full_name, target)
+                found.matrices[full_name] = Target(group, parameter, uses[parameter], rows, letter, is_plain)
 
 
-def _differ(layer: nn.Module, other: nn.Module) -> bool:
-    """Whether a shared weight has other gates, or another group, in the other layer."""
-    facts = [(letters_of(one), type(one).__module__.startswith("torch.")) for one in (layer, other)]
-    return facts[0] != facts[1]
+def _weights(layer: nn.Module) -> list[str]:
+    """W_x and W_h of every layer and direction."""
+    return [name for name in parameter_names(layer) if name.startswith(("weight_ih", "weight_hh"))]
+
+
+def _facts(layer: nn.Module) -> tuple[str, bool]:
+    """The letters of a recurrent layer's gates, and whether it is torch's own."""
+    kind = GRU if isinstance(layer, nn.GRU | nn.GRUCell) else LSTM
+    return LETTERS_OF[kind.name], not isinstance(layer, Gated)
 
 
 def _table_groups(model: nn.Module, uses: dict[nn.Parameter, list[Use]]) -> dict[nn.Parameter, str]:

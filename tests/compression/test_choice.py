@@ -10,8 +10,11 @@ from torch import nn
 from g2lstm import G2LSTM, G2Error, compress
 from g2lstm.compression.encodings import Dense, Grid, Levels
 from g2lstm.compression.model import encoded_matrices
-from g2lstm.compression.modules import CompressedLayer, CompressedLSTM
+from g2lstm.compression.recurrent import CompressedGRU, CompressedGRUCell, CompressedLSTM, CompressedLSTMCell
 from g2lstm.compression.targets import find_targets
+from g2lstm.nn.cells import G2GRUCell, G2LSTMCell
+from g2lstm.nn.gru import G2GRU
+from g2lstm.nn.record import evaluating
 from tests.compression.twins import twin_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
@@ -60,13 +63,14 @@ def test_every_recurrent_layer_and_linear(speech, spec):
     assert all(torch.equal(before[name], value) for name, value in speech.state_dict().items())
     assert type(small.conv) is nn.Conv1d
     assert type(small.encoder["lstm"]) is CompressedLSTM
-    assert all(type(one) is CompressedLayer for one in (small.encoder["gru"], *small.cells))
+    kinds = [type(one) for one in (small.encoder["gru"], *small.cells)]
+    assert kinds == [CompressedGRU, CompressedLSTMCell, CompressedGRUCell]
     other = compress(speech, spec)
     other.load_state_dict(small.state_dict())
     assert torch.equal(copy.deepcopy(other)(X), small(X))
     assert small.float()(X.float()).dtype == torch.float32
     assert (small.encoder["gru"].hidden_size, small.cells[1].input_size) == (8, 6)
-    assert "GRU: 6, 8, num_layers=2" in repr(small)
+    assert "CompressedGRU(\n      6, 8, num_layers=2, method=sigmoid" in repr(small)
 
 
 def test_gates_of_a_gru_are_reset_and_update(speech):
@@ -78,6 +82,19 @@ def test_gates_of_a_gru_are_reset_and_update(speech):
     values = torch.from_numpy(encoded_matrices(small)["cells.1.weight_ih.z"].decode()).double()
     torch.testing.assert_close(values, speech.cells[1].weight_ih[5:10], rtol=0, atol=0.01)
     assert type(encoded_matrices(small)["cells.1.weight_ih.n"]) is Dense
+
+
+@pytest.mark.parametrize("kind", [G2GRU, G2LSTMCell, G2GRUCell])
+@pytest.mark.parametrize("options", [{}, {"method": "sharpened"}, {"eval_gate": "hard"}], ids=str)
+def test_our_own_grus_and_cells(kind, options):
+    layer, x = kind(5, 6, dtype=torch.float64, **options).eval(), torch.randn(4, 5, dtype=torch.float64)
+    small = compress(layer, "gates=int8; cell=levels:5")
+    found, wanted = (one(x, return_gates=True) for one in (small, twin_of(layer, small)))
+    torch.testing.assert_close(found[:-1], wanted[:-1], **CLOSE)
+    torch.testing.assert_close(found[-1].candidate, wanted[-1].candidate, **CLOSE)
+    with evaluating(small, "soft"):
+        torch.testing.assert_close(small(x), small.to_dense()(x), **CLOSE)
+    assert small.eval_gate == options.get("eval_gate", "soft")
 
 
 def test_compressed_layers_cannot_be_trained(speech):

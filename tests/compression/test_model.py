@@ -12,7 +12,8 @@ import g2lstm
 from g2lstm import G2LSTM, G2Error, compress
 from g2lstm.compression.encodings import Dense, Grid, Integers, LowRank
 from g2lstm.compression.model import encoded_matrices, install_
-from g2lstm.compression.modules import CompressedEmbedding, CompressedLinear, CompressedLSTM
+from g2lstm.compression.modules import CompressedEmbedding, CompressedLinear
+from g2lstm.compression.recurrent import CompressedLSTM
 from g2lstm.compression.spec import Spec
 from g2lstm.compression.targets import find_targets
 from g2lstm.nn.record import evaluating

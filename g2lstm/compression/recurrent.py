@@ -1,0 +1,144 @@
+"""Recurrent layers with encoded weights: the decoded ones run through the same code as those of our own layers."""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from g2lstm.compression.encodings import Encoding
+from g2lstm.compression.modules import Decoded, EncodedMatrix
+from g2lstm.errors import G2Error
+from g2lstm.nn.cells import _Cell
+from g2lstm.nn.convert import TWINS, parameter_names, shape_of, to_torch
+from g2lstm.nn.gate import GRU, LSTM
+from g2lstm.nn.gated import Gated
+from g2lstm.nn.gru import GatedGRU
+from g2lstm.nn.layer import Weights
+from g2lstm.nn.lstm import GatedLSTM
+
+LETTERS = "ifgo"  # the gates of an LSTM, in the order of their rows
+LETTERS_OF = {LSTM.name: LETTERS, GRU.name: "rzn"}
+
+
+class CompressedRecurrent(Gated):
+    """A recurrent layer with encoded weights, used in evaluation like the one that it replaces.
+
+    It computes in the same way whatever the size of the batch. To read one sequence step by step from packed weights,
+    use `g2lstm.stream`.
+
+    Biases and projections are parameters without gradients. Training mode is for looking at sampled gates under
+    `torch.no_grad()`. There is no DropConnect.
+
+    Args:
+        layer: the layer that it replaces, whose biases and projections it takes over.
+        matrices: W_x and W_h of every gate: "weight_ih_l0.i" and so on.
+    """
+
+    def __init__(self, layer: nn.Module, matrices: Mapping[str, EncodedMatrix]) -> None:
+        nn.Module.__init__(self)
+        self._twin = next(ours for theirs, ours in TWINS.items() if isinstance(layer, theirs))
+        self._shape = shape_of(layer)
+        self.proj_size = 0
+        for name, value in self._shape.items():
+            setattr(self, name, value)
+        options = layer.options() if isinstance(layer, Gated) else {"method": "sigmoid"}
+        self.set_options(**(options | {"weight_dropout": 0.0}))
+        names = [list(each) for each in layer._all_weights] if isinstance(layer, nn.RNNBase) else []
+        self._names: list[list[str]] = names or [parameter_names(layer)]
+        self._decoded: dict[str, Decoded] = {}
+        for name in parameter_names(layer):
+            own = {key.rpartition(".")[2]: one for key, one in matrices.items() if key.rpartition(".")[0] == name}
+            if own:
+                self.add_module(name, nn.ModuleDict(own))
+                self._decoded[name] = Decoded()
+            else:
+                self.register_parameter(name, nn.Parameter(getattr(layer, name).detach(), requires_grad=False))
+        self.train(layer.training)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the decoded weights."""
+        return self._matrices(self._names[0][0])[0].like.dtype
+
+    def encodings(self, name: str) -> list[Encoding]:
+        """The matrices of the gates of one parameter, such as "weight_ih_l0", in the order of torch's rows."""
+        return [matrix.encoding for matrix in self._matrices(name)]
+
+    def flatten_parameters(self) -> None:
+        """Does nothing: the weights are no parameters."""
+
+    def to_dense(self) -> Any:
+        """A layer of torch's own with the same output in evaluation."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # about dropout with one layer: it came with the first one
+            layer = self._twin(**self._shape, device="meta")
+        layer.set_options(**self.options())
+        for names in self._names:
+            for name in names:
+                values = self._dense(name).clone() if name in self._decoded else self.get_parameter(name).detach()
+                setattr(layer, name, nn.Parameter(values))
+        theirs = next(theirs for theirs, ours in TWINS.items() if ours is self._twin)
+        return to_torch(layer.train(self.training), theirs)
+
+    def _weights(self, dtype: torch.dtype) -> list[list[Weights]]:
+        if self.training and torch.is_grad_enabled():
+            raise G2Error(
+                f"a compressed {self.kind.name} can't be trained: call model.eval() to use it; "
+                "to train further, train the model that it was made from and compress that again"
+            )
+        each = []
+        for w_x, w_h, *rest in self._names:
+            others = [self.get_parameter(name).to(dtype) for name in rest]
+            b_x, b_h = others[:2] if self.bias else (None, None)
+            w_r = others[-1] if self.proj_size else None
+            each.append(Weights(self._dense(w_x).to(dtype), self._dense(w_h).to(dtype), b_x, b_h, w_r))
+        return [each[k : k + self.directions] for k in range(0, len(each), self.directions)]
+
+    def _matrices(self, name: str) -> list[EncodedMatrix]:
+        return [matrix for matrix in self.get_submodule(name).children() if isinstance(matrix, EncodedMatrix)]
+
+    def _dense(self, name: str) -> Tensor:
+        return self._decoded[name](self.encodings(name), self._matrices(name)[0].like)
+
+    def extra_repr(self) -> str:
+        """Sizes and options that matter in evaluation."""
+        sizes = f"{self.input_size}, {self.hidden_size}{'' if self.is_cell else f', num_layers={self.num_layers}'}"
+        return f"{sizes}, method={self.method}, eval_gate={self.eval_gate}"
+
+
+class CompressedLSTM(CompressedRecurrent, GatedLSTM):
+    """The layer that `compress` puts in the place of a `G2LSTM` or `torch.nn.LSTM`; see `CompressedRecurrent`."""
+
+    def to_lstm(self) -> nn.LSTM:
+        """A `torch.nn.LSTM` with the same output in evaluation, with dense weights."""
+        lstm: nn.LSTM = self.to_dense()
+        return lstm
+
+
+class CompressedGRU(CompressedRecurrent, GatedGRU):
+    """The layer that `compress` puts in the place of a `G2GRU` or `torch.nn.GRU`; see `CompressedRecurrent`."""
+
+
+class CompressedLSTMCell(CompressedRecurrent, _Cell):
+    """The layer that `compress` puts in the place of a `G2LSTMCell` or `torch.nn.LSTMCell`."""
+
+    kind = LSTM
+
+
+class CompressedGRUCell(CompressedRecurrent, _Cell):
+    """The layer that `compress` puts in the place of a `G2GRUCell` or `torch.nn.GRUCell`."""
+
+    kind = GRU
+
+
+COMPRESSED: dict[type[nn.Module], type[CompressedRecurrent]] = {
+    nn.LSTM: CompressedLSTM, nn.GRU: CompressedGRU, nn.LSTMCell: CompressedLSTMCell, nn.GRUCell: CompressedGRUCell,
+}  # fmt: skip
+
+
+def compressed(layer: nn.Module, matrices: Mapping[str, EncodedMatrix]) -> CompressedRecurrent:
+    """What `compress` puts in the place of a recurrent layer."""
+    kind = next(ours for theirs, ours in COMPRESSED.items() if isinstance(layer, theirs))
+    return kind(layer, matrices)
