@@ -11,12 +11,13 @@ from g2lstm.compression.encodings import Encoding
 from g2lstm.compression.modules import Decoded, EncodedMatrix
 from g2lstm.errors import G2Error
 from g2lstm.nn.cells import _Cell
-from g2lstm.nn.convert import TWINS, parameter_names, shape_of, to_torch
+from g2lstm.nn.convert import shape_of, to_torch
 from g2lstm.nn.gate import GRU, LSTM
 from g2lstm.nn.gated import Gated
 from g2lstm.nn.gru import GatedGRU
 from g2lstm.nn.layer import Weights
 from g2lstm.nn.lstm import GatedLSTM
+from g2lstm.nn.survey import TWINS, parameter_names
 
 LETTERS = "ifgo"  # the gates of an LSTM, in the order of their rows
 LETTERS_OF = {LSTM.name: LETTERS, GRU.name: "rzn"}

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from g2lstm.compression.modules import CompressedEmbedding
 from g2lstm.compression.recurrent import LETTERS_OF
-from g2lstm.nn.convert import TWINS, parameter_names, why_not
 from g2lstm.nn.gate import GRU, LSTM
 from g2lstm.nn.gated import Gated
+from g2lstm.nn.survey import TWINS, parameter_names, why_not
 
 RECURRENT = tuple(TWINS)  # torch's own; ours are instances of them
 

@@ -50,7 +50,7 @@ class Levels(Coded):
     def encode(cls, values: "Tensor", arguments: Arguments) -> Self:
         """Starts from several scales for each row, and fits codes to scales and scales to codes in turn.
 
-        Scales are float16: a row of weights below 2e-7 becomes 0, and 65 504 is the largest scale.
+        Scales are float16: a row of weights below 2e-7 becomes 0.
         """
         import torch
 
@@ -70,7 +70,8 @@ class Levels(Coded):
             is_better = (error < least) & scale.isfinite()
             best, least = torch.where(is_better, scale, best), torch.where(is_better, error, least)
         if least.isinf().any():
-            raise G2Error(f"levels:K holds weights up to some 65504, got {float(weights.abs().max()):.3g}; use int8")
+            most, got = highest * torch.finfo(torch.float16).max, float(weights.abs().max())
+            raise G2Error(f"levels:{levels} holds weights up to some {most:.0f}, got {got:.3g}; use int8")
         codes = _nearest(weights, best, highest).to(torch.int8)
         return cls(codes.numpy(), best.squeeze(1).half().numpy(), levels)
 

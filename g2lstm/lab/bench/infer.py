@@ -17,6 +17,7 @@ from g2lstm.errors import G2Error
 from g2lstm.lab.bench import peers
 from g2lstm.lab.bench.measure import Field, Report, Row, Timing, timings
 from g2lstm.lab.bench.peers import Runner, Vectors
+from g2lstm.nn.lstm import G2LSTM
 from g2lstm.runs.compressed import Show, silent
 
 PEERS: dict[str, peers.Peer] = {
@@ -88,7 +89,7 @@ def make_candidate(name: str, lstm: nn.LSTM, inputs: Vectors) -> tuple[Runner, i
         biases = sum(parameter.numel() for parameter in lstm.parameters()) - weights
         return PEERS[name](lstm, inputs), weights * (1 if "int8" in name else 4) + biases * 4
     spec = OURS[name]
-    model = lstm if spec is None else compress(lstm, spec)
+    model = lstm if spec is None else compress(G2LSTM.from_lstm(lstm), spec)
     matrices = encoded_matrices(model)
     stored = sum(matrix.stored_bytes for matrix in matrices.values()) + 4 * sum(p.numel() for p in model.parameters())
     step = stream(model).step
