@@ -17,7 +17,8 @@ from g2lstm.nn.layer import LayerOutput, States
 if TYPE_CHECKING:
     from g2lstm.nn.gated import Gated
 
-METHODS = ("gumbel", "sigmoid", "sharpened")
+METHODS = ("gumbel", "binary", "sigmoid", "sharpened")
+NOISY_METHODS = ("gumbel", "binary")
 BACKENDS = ("auto", "reference", "stock", "native")
 OPTIONS = ("method", "tau", "noise_rate", "gates", "eval_gate", "weight_dropout", "backend")
 _CHOICES = {"method": METHODS, "eval_gate": EVAL_GATES, "backend": BACKENDS}
@@ -191,8 +192,8 @@ def arrange_noise(layer: "Gated", noise: Sequence[Tensor], arranged: Arranged) -
     """Checks noise that the caller gave, and brings it into the form of the arranged input; it gets no gradient."""
     if not layer.training:
         raise G2Error("noise was given to a layer in evaluation mode, where gates have none; call layer.train() first")
-    if layer.method != "gumbel":
-        raise G2Error(f"noise was given to a layer with method {layer.method!r}; only 'gumbel' has noise")
+    if layer.method not in NOISY_METHODS:
+        raise G2Error(f"noise was given to a layer with method {layer.method!r}; only 'gumbel' and 'binary' have noise")
     expected_count = layer.num_layers * layer.directions
     if len(noise) != expected_count:
         raise G2Error(f"noise must be {expected_count} tensors, one per layer and direction, got {len(noise)}")

@@ -1,5 +1,6 @@
 """Converts between torch's recurrent layers and ours, one or all in a model; the output in evaluation stays."""
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -259,8 +260,7 @@ def _own_parameters(layer: nn.Module) -> None:
 
 def _evaluation_rule(layer: Any) -> GateRule:
     """The gates of a layer of ours in evaluation, whatever its mode, as far as weights can express them."""
-    is_tempered = layer.method == "gumbel" and layer.eval_gate == "tempered"
-    return GateRule(layer.tau if layer.method == "sharpened" or is_tempered else 1.0, layer.gates)
+    return dataclasses.replace(layer.gate_rule(training=False), hard=False)
 
 
 def _scaled_names(layer: nn.Module) -> list[str]:

@@ -9,13 +9,13 @@ from torch.nn.utils.rnn import PackedSequence
 
 from g2lstm.errors import G2Error
 from g2lstm.nn import native, reference, stock
-from g2lstm.nn.checks import OPTIONS, Arranged, arrange, arrange_noise, checked_option, is_autocast
+from g2lstm.nn.checks import NOISY_METHODS, OPTIONS, Arranged, arrange, arrange_noise, checked_option, is_autocast
 from g2lstm.nn.gate import GateRule, Gates, GateValues, Kind
 from g2lstm.nn.layer import Backend, Direction, LayerOutput, States, Weights, gate_values
 from g2lstm.nn.random import draw_drop, draw_noise
 
 _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # torch 2.7 and later
-DEFAULT_TAU = {"gumbel": 0.9, "sharpened": 0.2, "sigmoid": 1.0}
+DEFAULT_TAU = {"gumbel": 0.9, "binary": 0.5, "sharpened": 0.2, "sigmoid": 1.0}
 _UP_TO_THE_METHOD = ("tau", "eval_gate")
 
 
@@ -98,8 +98,8 @@ class Gated(nn.Module):
 
     @property
     def eval_gate(self) -> str:
-        """How gates are computed in evaluation; the method decides unless it was given."""
-        return "soft" if self._eval_gate is None else self._eval_gate
+        """How gates are computed in evaluation: "hard" for the method "binary" and "soft" for others, unless given."""
+        return ("hard" if self.method == "binary" else "soft") if self._eval_gate is None else self._eval_gate
 
     @eval_gate.setter
     def eval_gate(self, eval_gate: str | None) -> None:
@@ -110,12 +110,14 @@ class Gated(nn.Module):
         """2 if bidirectional, else 1."""
         return 2 if self.bidirectional else 1
 
-    def gate_rule(self) -> GateRule:
-        """How pre-activations become gates in the current mode."""
-        hard = not self.training and self.eval_gate == "hard"
+    def gate_rule(self, training: bool | None = None) -> GateRule:
+        """How pre-activations become gates, in the current mode unless one is given."""
+        training = self.training if training is None else training
+        hard, binary = not training and self.eval_gate == "hard", training and self.method == "binary"
         # A sharpened model has its temperature in evaluation too; for a G2 model that is one way to read its gates.
-        has_temperature = self.training or self.eval_gate == "tempered" or self.method == "sharpened"
-        return GateRule(self.tau if has_temperature and self.method != "sigmoid" else 1.0, self.gates, hard)
+        has_temperature = training or self.eval_gate == "tempered" or self.method == "sharpened"
+        tau = self.tau if has_temperature and self.method != "sigmoid" else 1.0
+        return GateRule(tau, self.gates, hard, binary)
 
     def _call(
         self,
@@ -179,9 +181,9 @@ class Gated(nn.Module):
         """The function that runs a layer.
 
         On a CPU, "auto" takes the native kernel for training and for hard gates, which torch's fused layers do not
-        have; everywhere else it takes the fused layer, except that hard gates on other devices are left to the plain
-        loop. With gradients, `torch.compile` cannot trace the fused layers of a CPU, so the native kernel replaces
-        them. A cell has only one step, for which packing the kernel's weights would not pay.
+        have; everywhere else it takes the fused layer, except that hard and binary gates on other devices are left to
+        the plain loop. With gradients, `torch.compile` cannot trace the fused layers of a CPU, so the native kernel
+        replaces them. A cell has only one step, for which packing the kernel's weights would not pay.
         """
         on_cpu = device.type == "cpu"
         if self.backend == "native" and not on_cpu:
@@ -191,14 +193,15 @@ class Gated(nn.Module):
             )
         backend, fast = self.backend, "native" if on_cpu and not self.is_cell else "reference"
         if backend == "auto":
-            backend = fast if rule.hard or (self.training and (on_cpu or self.is_cell)) else "stock"
+            is_ours = rule.hard or rule.binary or (self.training and (on_cpu or self.is_cell))
+            backend = fast if is_ours else "stock"
         if backend == "stock" and on_cpu and torch.compiler.is_compiling() and torch.is_grad_enabled():
             backend = "stock" if _is_exporting() else fast
         return {"native": native, "reference": reference, "stock": stock}[backend].run_layer
 
     def _noise(self, x: Tensor, generator: torch.Generator | None) -> list[Tensor] | list[None]:
         """Fresh noise for each direction of one layer; None if the method has no noise."""
-        if not (self.training and self.method == "gumbel" and self.noise_rate > 0):
+        if not (self.training and self.method in NOISY_METHODS and self.noise_rate > 0):
             return [None] * self.directions
         shape = (*x.shape[:-1], len(self.kind.sampled[self.gates]) * self.hidden_size)
         return [
@@ -239,7 +242,7 @@ class WithParameters(Gated):
         ours = f"method={self.method}, gates={self.gates}, eval_gate={self.eval_gate}"
         if self.method != "sigmoid":
             ours += f", tau={self.tau}"
-        if self.method == "gumbel":
+        if self.method in NOISY_METHODS:
             ours += f", noise_rate={self.noise_rate}"
         if self.weight_dropout:
             ours += f", weight_dropout={self.weight_dropout}"

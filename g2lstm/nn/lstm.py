@@ -72,13 +72,15 @@ class G2LSTM(WithParameters, GatedLSTM, StandIn, nn.RNNBase):
         dtype: of the parameters.
         **options: these keyword arguments, which may also be set later, as attributes:
 
-            - `method`: "gumbel" (the default, the paper's G2), "sigmoid" (a plain LSTM) or "sharpened" (temperature
-              without noise, in training and in evaluation).
-            - `tau`: temperature; 0.9 for "gumbel" and 0.2 for "sharpened" unless given. "sigmoid" has none.
+            - `method`: "gumbel" (the default, the paper's G2), "binary" (gates are 0 or 1 in training too, 1[a + noise
+              >= 0], with the gradient of "gumbel"), "sigmoid" (a plain LSTM) or "sharpened" (temperature without noise,
+              in training and in evaluation).
+            - `tau`: temperature; 0.9 for "gumbel", 0.5 for "binary" and 0.2 for "sharpened" unless given. "sigmoid" has
+              none.
             - `noise_rate`: probability that a gate element gets noise, in [0, 1]; 0.2 as in the paper's experiments.
             - `gates`: which gates are pushed towards 0 or 1: "if", or "ifo" to include the output gate.
-            - `eval_gate`: in evaluation, "soft" sigmoid(a) (the default), "tempered" sigmoid(a / tau) or "hard"
-              1[a >= 0].
+            - `eval_gate`: in evaluation, "soft" sigmoid(a), "tempered" sigmoid(a / tau) or "hard" 1[a >= 0]; "hard" for
+              "binary" and "soft" for others unless given.
             - `weight_dropout`: DropConnect, the probability of dropping a recurrent weight for one forward call.
             - `backend`: "auto", "native" (CPU kernel), "stock" (torch's fused LSTM) or "reference" (a plain loop).
     """

@@ -34,6 +34,11 @@ def fold(weights: Sequence[Weights], rule: GateRule) -> Sequence[Weights]:
             f"torch's fused {rule.kind.name}s have no hard gates, so backend 'stock' cannot evaluate them; "
             "use backend='auto', or eval_gate='soft' or 'tempered'"
         )
+    if rule.binary:
+        raise G2Error(
+            f"torch's fused {rule.kind.name}s have no binary gates, so backend 'stock' cannot train them; "
+            "use backend='auto', or method='gumbel'"
+        )
     if rule.is_plain:
         return weights
     rows = rule.row_scale(weights[0].w_x.size(0) // len(rule.kind.gates), weights[0].w_x)

@@ -93,19 +93,24 @@ class DataSection(Section):
 class GateSection(Section):
     """The gates: arguments of `G2LSTM`."""
 
-    method: Literal["gumbel", "sigmoid", "sharpened"] = (
-        "gumbel"  # the paper's G², a plain LSTM, or low temperature alone
-    )
+    # The paper's G², straight-through gates of 0 or 1, a plain LSTM, or a low temperature alone.
+    method: Literal["gumbel", "binary", "sigmoid", "sharpened"] = "gumbel"
     tau: Positive | None = Field(default=None, validate_default=True)  # temperature; by default the method's own
     noise_rate: Share = 0.2  # probability that a gate element gets noise
     gates: Literal["if", "ifo"] = "if"  # which gates are pushed to 0 or 1
-    eval_gate: Literal["soft", "tempered", "hard"] = "soft"  # how gates are computed in evaluation
+    # How gates are computed in evaluation; by default the method's own.
+    eval_gate: Literal["soft", "tempered", "hard"] = Field(default=None, validate_default=True)
     weight_dropout: DropProbability = 0.5  # DropConnect on the recurrent weights
 
     @field_validator("tau")
     @classmethod
     def _resolve(cls, tau: float | None, others: ValidationInfo) -> float | None:
         return DEFAULT_TAU.get(others.data.get("method", "")) if tau is None else tau
+
+    @field_validator("eval_gate", mode="before")
+    @classmethod
+    def _resolve_gate(cls, gate: Any, others: ValidationInfo) -> Any:
+        return ("hard" if others.data.get("method") == "binary" else "soft") if gate is None else gate
 
 
 class AdamW(Section):

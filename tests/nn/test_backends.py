@@ -25,6 +25,8 @@ FAST = ["stock", "native", "fallback"]
 RULES = [
     {"method": "gumbel"},
     {"method": "gumbel", "gates": "ifo", "tau": 0.5},
+    {"method": "binary"},
+    {"method": "binary", "gates": "ifo"},
     {"method": "sharpened"},
     {"method": "sigmoid"},
 ]
@@ -44,7 +46,11 @@ def test_the_kernel_is_compiled_here():
 @pytest.mark.parametrize("rule", RULES, ids=_name)
 @pytest.mark.parametrize("backend", FAST)
 def test_agrees_with_the_reference_in_training(backend, rule, case, use):
-    call = {"noise": make_noise(case, rule.get("gates", "if"))} if rule["method"] == "gumbel" else {}
+    call = {"noise": make_noise(case, rule.get("gates", "if"))} if rule["method"] in ("gumbel", "binary") else {}
+    if backend == "stock" and rule["method"] == "binary":
+        with pytest.raises(G2Error, match="fused LSTMs have no binary gates.*method='gumbel'"):
+            make_layer(case, **rule, backend="stock")(*make_input(case)[:2])
+        return
     expected = values_and_gradients(make_layer(case, **rule, backend="reference"), case, **call)
     assert_same(values_and_gradients(make_layer(case, **rule, backend=use(backend)), case, **call), expected)
 

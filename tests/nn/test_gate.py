@@ -178,14 +178,14 @@ def test_sampling_and_evaluation_by_hand():
 
 def test_gates_by_hand():
     alpha = torch.arange(8.0) - 4
-    values = gate.GateRule(tau=0.5)(alpha, torch.tensor([0.1, 0.2, 0.3, 0.4]))
-    torch.testing.assert_close(values.i, torch.sigmoid((alpha[0:2] + torch.tensor([0.1, 0.2])) / 0.5))
-    torch.testing.assert_close(values.f, torch.sigmoid((alpha[2:4] + torch.tensor([0.3, 0.4])) / 0.5))
-    torch.testing.assert_close(values.g, torch.tanh(alpha[4:6]))
-    torch.testing.assert_close(values.o, torch.sigmoid(alpha[6:8]))
-    hard = gate.GateRule(hard=True, gates="ifo")(alpha)
-    assert [v.tolist() for v in (hard.i, hard.f, hard.o)] == [[0, 0], [0, 0], [1, 1]]
-    torch.testing.assert_close(hard.g, torch.tanh(alpha[4:6]))
+    i, f, g, o = gate.GateRule(tau=0.5).lstm(alpha, torch.tensor([0.1, 0.2, 0.3, 0.4]))
+    torch.testing.assert_close(i, torch.sigmoid((alpha[0:2] + torch.tensor([0.1, 0.2])) / 0.5))
+    torch.testing.assert_close(f, torch.sigmoid((alpha[2:4] + torch.tensor([0.3, 0.4])) / 0.5))
+    torch.testing.assert_close(g, torch.tanh(alpha[4:6]))
+    torch.testing.assert_close(o, torch.sigmoid(alpha[6:8]))
+    i, f, g, o = gate.GateRule(hard=True, gates="ifo").lstm(alpha)
+    assert [v.tolist() for v in (i, f, o)] == [[0, 0], [0, 0], [1, 1]]
+    torch.testing.assert_close(g, torch.tanh(alpha[4:6]))
 
 
 @pytest.mark.parametrize(
@@ -196,6 +196,9 @@ def test_gates_by_hand():
         ("gumbel", False, "soft", 1.0, False),
         ("gumbel", False, "tempered", 0.9, False),
         ("gumbel", False, "hard", 1.0, True),
+        ("binary", True, None, 0.5, False),
+        ("binary", False, None, 1.0, True),
+        ("binary", False, "soft", 1.0, False),
         ("sharpened", True, "soft", 0.2, False),
         ("sharpened", False, "soft", 0.2, False),
         ("sigmoid", True, "soft", 1.0, False),
@@ -204,4 +207,4 @@ def test_gates_by_hand():
 )
 def test_which_temperature_when(method, training, eval_gate, tau, hard):
     rule = G2LSTM(2, 3, method=method, eval_gate=eval_gate).train(training).gate_rule()
-    assert (rule.tau, rule.hard) == (tau, hard)
+    assert (rule.tau, rule.hard, rule.binary) == (tau, hard, method == "binary" and training)

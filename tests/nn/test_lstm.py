@@ -113,7 +113,7 @@ def test_compiles_in_evaluation_without_a_graph_break(case):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", ["gumbel", "sigmoid", "sharpened"])
+@pytest.mark.parametrize("method", ["gumbel", "binary", "sigmoid", "sharpened"])
 def test_training_under_compile(method):
     layer = G2LSTM(I, H, 2, method=method, weight_dropout=0.2)
     torch._dynamo.reset()
@@ -221,7 +221,7 @@ def test_empty_batch():
         ({"noise_rate": 1.1}, r"noise_rate.*\[0, 1\], got 1.1"),
         ({"noise_rate": float("nan")}, "noise_rate.*got nan"),
         ({"weight_dropout": 1.0}, r"weight_dropout.*\[0, 1\), got 1.0"),
-        ({"method": "gumble"}, "method must be one of 'gumbel', 'sigmoid', 'sharpened', got 'gumble'"),
+        ({"method": "gumble"}, "method must be one of 'gumbel', 'binary', 'sigmoid', 'sharpened', got 'gumble'"),
         ({"gates": "io"}, "gates must be one of 'if', 'ifo', got 'io'"),
         ({"eval_gate": "binary"}, "eval_gate must be one of 'soft', 'tempered', 'hard', got 'binary'"),
         ({"backend": "cuda"}, "backend must be one of 'auto', 'reference', 'stock', 'native', got 'cuda'"),

@@ -42,8 +42,11 @@ def test_choices_are_those_of_the_layer() -> None:
     assert set(get_args(fields["eval_gate"].annotation)) == set(EVAL_GATES)
 
 
-@pytest.mark.parametrize(("method", "tau"), [("gumbel", 0.9), ("sharpened", 0.2), ("sigmoid", 1.0)])
+@pytest.mark.parametrize(("method", "tau"), [("gumbel", 0.9), ("binary", 0.5), ("sharpened", 0.2), ("sigmoid", 1.0)])
 def test_the_temperature_is_the_methods_unless_given(method: str, tau: float) -> None:
+    gate = parse_recipe(SMALLEST, [f"model.method={method}"]).model.eval_gate
+    assert gate == ("hard" if method == "binary" else "soft")
+    assert parse_recipe(SMALLEST, [f"model.method={method}", "model.eval_gate=tempered"]).model.eval_gate == "tempered"
     assert parse_recipe(SMALLEST, [f"model.method={method}"]).model.tau == tau
     assert parse_recipe(SMALLEST, [f"model.method={method}", "model.tau=0.5"]).model.tau == 0.5
 
@@ -168,7 +171,7 @@ def test_a_recipe_does_not_change() -> None:
         ("model.noise_rate=2", "model.noise_rate = 2: must be less than or equal to 1"),
         ("model.dropout.words=1", "model.dropout.words = 1: must be less than 1"),
         ("model.tied=1", "model.tied = 1: must be a valid boolean"),
-        ("model.method=gumbell", "model.method = \"gumbell\": must be 'gumbel', 'sigmoid' or 'sharpened'"),
+        ("model.method=gumbell", "model.method = \"gumbell\": must be 'gumbel', 'binary', 'sigmoid' or 'sharpened'"),
         ("evaluate.cache.lambda=2", "evaluate.cache.lambda = 2: must be less than 1"),
         ("train.optimizer.lr=-1", "train.optimizer.lr = -1: must be greater than 0"),
         ("train.optimizer.name=sgd", "train.optimizer.name = \"sgd\": must be one of 'adamw', 'ntasgd', 'adadelta'"),
