@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from g2lstm import G2GRU, G2Error, convert_, record_gates
+from g2lstm import G2GRU, G2Error, record_gates
 from tests.nn.layers import (
     GRU_SURFACE,
     LENGTHS,
@@ -162,7 +162,6 @@ def test_autocast_and_state_dict(training):
             "states must be one tensor, h, got tuple",
         ),
         (lambda: G2GRU(I, H, eval_gate="hard").to_gru(), "keep the G2GRU"),
-        (lambda: convert_(nn.GRU(2, 3)), "found no torch.nn.LSTM"),
     ],
 )
 def test_mistakes(call, message):
