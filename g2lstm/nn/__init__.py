@@ -1,1 +1,1 @@
-"""The layer: gates, backends, the module, conversion."""
+"""The layers: gates, backends, the modules, conversion, recording."""

@@ -35,9 +35,18 @@ class StandIn(nn.Module):
 
 @functools.cache
 def _joined(own: Any, other: Any) -> type:
+    """The class that objects of the type `own` claim to have; calling it makes such an object."""
     if issubclass(own, other):
         return own
-    return type(own.__name__, (own, other), {"__module__": own.__module__, "__qualname__": own.__qualname__})
+
+    def make(kind: type, *arguments: Any, **options: Any) -> Any:
+        if kind is not joined:  # a parametrised class, which derives from it
+            return object.__new__(kind)
+        return own(*arguments, **options) if arguments or options else remade(own)
+
+    names = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__new__": make}
+    joined = type(own.__name__, (own, other), names)
+    return joined
 
 
 def remade(kind: type) -> Any:

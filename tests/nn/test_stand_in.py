@@ -1,5 +1,6 @@
 """Our layers are torch's own to `isinstance`, compile all the same, and are loaded by `torch.load` as it is."""
 
+import copy
 import subprocess
 import sys
 
@@ -21,6 +22,8 @@ def test_isinstance(ours, theirs):
     assert [kind for _, kind in KINDS if isinstance(layer, kind)] == [theirs]
     assert isinstance(layer, ours)
     assert isinstance(layer, nn.RNN | theirs)
+    another = layer.__class__(I, H, method="sharpened")
+    assert (type(another), another.method) == (ours, "sharpened")
     assert not isinstance(layer, nn.RNN)
     reached = []
     nn.Sequential(layer).apply(lambda module: reached.append(module) if isinstance(module, theirs) else None)
@@ -70,6 +73,8 @@ def test_parametrisations_still_work(ours, _):
     layer = nn.utils.parametrizations.weight_norm(ours(I, H), "weight_hh_l0")
     assert layer(torch.randn(T, B, I))[0].shape == (T, B, H)
     assert "ParametrizedG2" in repr(layer)
+    twin, x = copy.deepcopy(layer).eval(), torch.randn(T, B, I)
+    assert torch.equal(twin(x)[0], layer.eval()(x)[0])
 
 
 LOAD = """
