@@ -9,7 +9,7 @@ from g2lstm.version import __version__
 
 if TYPE_CHECKING:
     from g2lstm.compression.model import compress
-    from g2lstm.compression.saved import load_into, save
+    from g2lstm.compression.saved import HubMixin, load_into, save
     from g2lstm.compression.stream import stream
     from g2lstm.nn.cells import G2GRUCell, G2LSTMCell
     from g2lstm.nn.convert import convert_, freeze_, set_gates_
@@ -33,6 +33,7 @@ __all__ = [
     "Gates",
     "HuggingFaceCallback",
     "LightningCallback",
+    "HubMixin",
     "__version__",
     "compress",
     "convert_",
@@ -57,6 +58,7 @@ _LATER = {
     "Gates": "g2lstm.nn.gate",
     "HuggingFaceCallback": "g2lstm.training.huggingface",
     "LightningCallback": "g2lstm.training.lightning",
+    "HubMixin": "g2lstm.compression.saved",
     "compress": "g2lstm.compression.model",
     "convert_": "g2lstm.nn.convert",
     "freeze_": "g2lstm.nn.convert",

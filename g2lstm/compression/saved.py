@@ -1,7 +1,9 @@
 """`save` and `load_into`: a compressed model in one safetensors file, and back in a model of the same architecture."""
 
 from pathlib import Path
+from typing import Any
 
+import safetensors
 from torch import Tensor, nn
 
 from g2lstm.compression import storage
@@ -59,6 +61,48 @@ def load_into(model: Model, path: str | Path) -> Model:
     made = install_(model, stored.matrices)
     made.load_state_dict(made.state_dict() | stored.others)
     return made.eval()
+
+
+class HubMixin:
+    """Lets `save_pretrained`, `push_to_hub` and `from_pretrained` of huggingface_hub take compressed models too.
+
+    It stands before huggingface_hub's mixin, which does all the rest. A folder then holds model.safetensors as `save`
+    writes it, and `from_pretrained` returns the compressed model; models that are not compressed go in and out as ever.
+
+    Examples:
+        >>> class Tagger(nn.Module, g2lstm.HubMixin, huggingface_hub.PyTorchModelHubMixin): ...
+        >>> g2lstm.compress(Tagger(hidden=64), "small").save_pretrained("tagger")
+        >>> small = Tagger.from_pretrained("tagger")
+    """
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        assert isinstance(self, nn.Module)
+        if encoded_matrices(self):
+            save(self, save_directory / "model.safetensors")
+        else:
+            super()._save_pretrained(save_directory)  # type: ignore[misc]
+
+    @classmethod
+    def _load_as_safetensor(cls, model: Any, model_file: str, map_location: str, strict: bool) -> Any:
+        with safetensors.safe_open(model_file, framework="pt") as file:
+            is_packed = storage.HEADER in (file.metadata() or {})
+        if is_packed:
+            return load_into(model, model_file).to(map_location)
+        return super()._load_as_safetensor(model, model_file, map_location, strict)  # type: ignore[misc]
+
+    def generate_model_card(self, *args: Any, **options: Any) -> Any:
+        """The card of huggingface_hub, which also says how small the weights are."""
+        assert isinstance(self, nn.Module)
+        card = super().generate_model_card(*args, **options)  # type: ignore[misc]
+        if matrices := encoded_matrices(self):
+            weights = sum(one.shape[0] * one.shape[1] for one in matrices.values())
+            bits = 8 * sum(one.stored_bytes for one in matrices.values()) / weights
+            card.data.tags = sorted({*(card.data.tags or []), "g2lstm", "compressed"})
+            card.text += (
+                f"\nIts {weights:,} weights in matrices are packed by g2lstm in {bits:.2f} bits each. Its class needs "
+                "`g2lstm.HubMixin` before `PyTorchModelHubMixin` to load them.\n"
+            )
+        return card
 
 
 def _plain_tensors(model: nn.Module) -> dict[str, Tensor]:

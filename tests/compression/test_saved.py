@@ -6,9 +6,13 @@ import sys
 
 import pytest
 import torch
+from huggingface_hub import PyTorchModelHubMixin
 from torch import nn
 
-from g2lstm import G2Error, compress, load_into, save
+from g2lstm import G2Error, HubMixin, compress, load_into, save
+from tests.compression.test_choice import Speech
+
+pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 
 SPEC = "gates=round:0.2,clip:0.4; cell=int4; embedding=int8; softmax=int6"
 
@@ -83,6 +87,61 @@ def test_a_layer_alone(tmp_path):
     small = compress(lstm, "gates=int8; cell=int8")
     save(small, tmp_path / "small.safetensors")
     assert torch.equal(load_into(nn.LSTM(5, 6), tmp_path / "small.safetensors")(x)[0], small(x)[0])
+
+
+@pytest.mark.parametrize("how", ["save", "state_dict"])
+def test_every_kind_of_layer(how, tmp_path):
+    torch.manual_seed(0)
+    model, x, path = Speech(), torch.randn(6, 2, 5), tmp_path / "small"
+    small = compress(model, {"*": "small", "head.0": "keep", "encoder.gru.weight_hh_*": "svd:2"})
+    if how == "save":
+        save(small, path)
+        other = load_into(Speech(), path)
+    else:
+        torch.save(small.state_dict(), path)
+        other = compress(Speech(), {"*": "small", "head.0": "keep", "encoder.gru.weight_hh_*": "svd:2"})
+        other.load_state_dict(torch.load(path, weights_only=True))
+    assert torch.equal(other(x), small(x))
+
+
+def test_a_state_dict_on_disk_is_as_small_as_the_encodings(tmp_path):
+    lstm = nn.LSTM(200, 200)
+    torch.save(compress(lstm, "int4").state_dict(), tmp_path / "state")
+    assert (tmp_path / "state").stat().st_size < sum(4 * p.numel() for p in lstm.parameters()) / 6
+
+
+class Hub(Tagger, HubMixin, PyTorchModelHubMixin):
+    """Anyone's model on the Hub, compressed after training or not."""
+
+
+class Itself(nn.Module, PyTorchModelHubMixin):
+    """A model that compresses itself, which needs nothing of ours to load."""
+
+    def __init__(self, hidden=24):
+        super().__init__()
+        self.body = compress(Tagger(hidden, tied=False), SPEC)
+
+    def forward(self, tokens):
+        return self.body(tokens)
+
+
+@pytest.mark.parametrize("kind", ["Hub", "Itself", "plain"])
+def test_the_hub_in_another_process(kind, tmp_path, capsys):
+    torch.manual_seed(3)
+    model = Itself(32) if kind == "Itself" else Hub(32, tied=False)
+    with torch.no_grad():
+        (model.body if kind == "Itself" else model).norm.running_mean.normal_()
+    model = compress(model, SPEC) if kind == "Hub" else model.eval()
+    model.save_pretrained(tmp_path)
+    code = (
+        "import sys, torch; from tests.compression.test_saved import Hub, Itself\n"
+        "model = (Itself if sys.argv[2] == 'Itself' else Hub).from_pretrained(sys.argv[1])\n"
+        "print(model(torch.arange(12).view(6, 2)).double().sum().item())"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path), kind], capture_output=True, text=True, check=True)
+    assert float(done.stdout.split()[-1]) == model(torch.arange(12).view(6, 2)).double().sum().item()
+    card = (tmp_path / "README.md").read_text()
+    assert ("packed by g2lstm" in card) == (kind == "Hub")
 
 
 @pytest.mark.parametrize(
