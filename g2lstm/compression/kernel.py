@@ -47,6 +47,7 @@ class Block(NamedTuple):
         data: all bytes, in the order in which the kernel reads them: first the factors, one after the other, then for
             each panel of outputs those of all products and the biases.
         residual: whether a layer's input is added to its output.
+        is_gru: whether a layer is a GRU.
     """
 
     inputs: int
@@ -56,6 +57,7 @@ class Block(NamedTuple):
     products: list[Product]
     data: Bytes
     residual: bool
+    is_gru: bool
 
 
 def pack_layer(layer: Layer, panel: int) -> Block:
@@ -77,12 +79,12 @@ def pack_layer(layer: Layer, panel: int) -> Block:
         gate_panels.append(data)
     gate_panels += [vector_panels(bias, panel) for bias in np.split(layer.bias, layer.gates)]
     data = np.concatenate([*factor_panels, np.hstack(gate_panels).reshape(-1)])
-    return Block(layer.inputs, layer.hidden, layer.gates, factors, products, data, layer.residual)
+    return Block(layer.inputs, layer.hidden, layer.gates, factors, products, data, layer.residual, layer.is_gru)
 
 
 class _Block(ctypes.Structure):
     _fields_ = [
-        *[(name, _LONG) for name in ("inputs", "outputs", "gates", "residual", "factors", "products")],
+        *[(name, _LONG) for name in ("inputs", "outputs", "gates", "residual", "is_gru", "factors", "products")],
         ("specs", _POINTER),  # those of the factors and then of the products, four integers each
         ("data", _POINTER),
         ("bytes", _LONG),
@@ -161,8 +163,7 @@ class KernelSession(Session):
             self._run_step(*self._arguments)
             return self._out.copy()
 
-    def get_state(self) -> list[tuple[Array, Array]]:
-        """Copies of h and c (H,) of each layer."""
+    def _get(self) -> list[tuple[Array, Array]]:
         flat = np.empty(2 * sum(self.units), np.float32)
         with self._lock:
             self._library.g2lstm_stack_get(self._handle, flat.ctypes.data)
@@ -190,6 +191,6 @@ def _default_threads() -> int:
 
 def _describe(packed: Block, table: NDArray[np.int64]) -> _Block:
     """Describes a block to the kernel; the caller keeps its bytes and its table alive."""
-    shape = (packed.inputs, packed.outputs, packed.gates, packed.residual)
+    shape = (packed.inputs, packed.outputs, packed.gates, packed.residual, packed.is_gru)
     counts = (len(packed.factors), len(packed.products))
     return _Block(*shape, *counts, table.ctypes.data, packed.data.ctypes.data, len(packed.data))

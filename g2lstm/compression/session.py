@@ -1,4 +1,4 @@
-"""`Session`: a stack of LSTM layers with encoded weights that reads one sequence step by step and keeps its state."""
+"""`Session`: a stack of recurrent layers with encoded weights that reads one sequence step by step."""
 
 import itertools
 import threading
@@ -30,7 +30,7 @@ class Term:
     Attributes:
         matrix: (H, columns).
         source: the vector that it is multiplied by: the layer's input, or its last output.
-        gate: the gate that it adds to; 0, 1, 2, 3 are i, f, g, o.
+        gate: the gate that it adds to; 0, 1, 2, 3 are i, f, g, o, in a GRU r, z, and the two parts of n from x and h.
         factor: the product is multiplied by this, for example 1 / tau.
     """
 
@@ -42,7 +42,7 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One layer: its terms and its bias add up to the pre-activations of i, f, g, o.
+    """One layer: its terms and its bias add up to the pre-activations of its gates.
 
     A softmax is a layer with one gate, whose pre-activations are the logits, and without a state.
 
@@ -52,6 +52,7 @@ class Layer:
         bias: (gates · H,) float32.
         residual: whether the output is x + h instead of h, which needs I = H.
         gates: 4, or 1 for a softmax.
+        is_gru: whether it is a GRU, whose only state is h, and not an LSTM.
     """
 
     inputs: int
@@ -59,6 +60,7 @@ class Layer:
     bias: NDArray[np.float32]
     residual: bool = False
     gates: int = 4
+    is_gru: bool = False
 
     @classmethod
     def softmax(cls, matrix: Encoding, bias: NDArray[np.float32]) -> Self:
@@ -92,7 +94,7 @@ class Layer:
 
 
 class Session(ABC):
-    """Reads a sequence through a stack of layers, keeping h and c of each, which start at zero.
+    """Reads a sequence through a stack of layers, keeping h and c of each, in a GRU h alone; they start at zero.
 
     `sequence` returns exactly what that many calls of `step` would. Threads can share a session; they take turns.
 
@@ -119,6 +121,7 @@ class Session(ABC):
             raise G2Error(f"hard gates must be one of {HARD}, got {hard!r}")
         self.inputs, self.units = layers[0].inputs, [layer.hidden for layer in layers]
         self.outputs, self.hard, self._lock = blocks[-1].hidden, hard, threading.Lock()
+        self._counts = [1 if layer.is_gru else 2 for layer in layers]  # of the states of each layer
 
     def step(self, x: Vector) -> Array:
         """Reads one step x (I,), an array or a tensor; returns a new array (O,)."""
@@ -135,20 +138,25 @@ class Session(ABC):
             raise G2Error(f"a sequence has the shape (T, {self.inputs}), got {shape}")
         return self._run(np.asarray(x))
 
-    def set_state(self, states: Sequence[tuple[Vector, Vector]]) -> None:
+    def get_state(self) -> list[tuple[Array, ...]]:
+        """Copies of h and c (H,) of each layer, of h alone in a GRU."""
+        return [pair[:count] for pair, count in zip(self._get(), self._counts, strict=True)]
+
+    def set_state(self, states: Sequence[tuple[Vector, ...]]) -> None:
         """Sets h and c (H,) of each layer, from which the next step continues."""
-        got, wanted = [(np.shape(h), np.shape(c)) for h, c in states], [((H,), (H,)) for H in self.units]
+        got = [tuple(map(np.shape, each)) for each in states]
+        wanted = [((H,),) * count for H, count in zip(self.units, self._counts, strict=True)]
         if got != wanted:
             raise G2Error(f"the states h and c of the layers have the shapes {wanted}, got {got}")
-        self._set([np.asarray(_array(one)) for pair in states for one in pair])
+        each = [[np.asarray(_array(one)) for one in one_layer] for one_layer in states]
+        self._set([state for one in each for state in (one[0], one[-1])])
 
     def reset(self) -> None:
         """Sets all states to zero."""
-        self.set_state([(np.zeros(H), np.zeros(H)) for H in self.units])
+        self.set_state([(np.zeros(H),) * count for H, count in zip(self.units, self._counts, strict=True)])
 
     @abstractmethod
-    def get_state(self) -> list[tuple[Array, Array]]:
-        """Copies of h and c (H,) of each layer."""
+    def _get(self) -> list[tuple[Array, Array]]: ...
 
     @abstractmethod
     def _run(self, x: NDArray[Any]) -> Array: ...
@@ -176,8 +184,7 @@ class PlainSession(Session):
         self._softmax = None if softmax is None else _Plain(softmax, self._dtype)
         self.reset()
 
-    def get_state(self) -> list[tuple[Array, Array]]:
-        """Copies of h and c (H,) of each layer."""
+    def _get(self) -> list[tuple[Array, Array]]:
         with self._lock:
             return [(h.copy(), c.copy()) for h, c in self._states]
 
@@ -201,7 +208,7 @@ class _Plain:
     """One layer, as a list of products: the source, the rows of the pre-activations, and the decoded factors."""
 
     def __init__(self, layer: Layer, dtype: np.dtype[Any]) -> None:
-        self.bias, self.residual = layer.bias.astype(dtype), layer.residual
+        self.bias, self.residual, self.is_gru = layer.bias.astype(dtype), layer.residual, layer.is_gru
         self.products: list[tuple[str, slice, list[Array]]] = []
         for term in layer.terms:
             rows = slice(term.gate * layer.hidden, (term.gate + 1) * layer.hidden)
@@ -219,6 +226,10 @@ class _Plain:
 
     def step(self, x: Array, h: Array, c: Array, hard: str) -> tuple[Array, Array]:
         i, f, g, o = self.activations(x, h).reshape(4, -1)
+        if self.is_gru:
+            r, z = _open(i, "i" in hard), _open(f, "f" in hard)
+            n = np.tanh(g + r * o)
+            return n + z * (h - n), c
         i, f, o = _open(i, "i" in hard), _open(f, "f" in hard), _open(o, "o" in hard)
         c = f * c + i * np.tanh(g)
         return o * np.tanh(c), c

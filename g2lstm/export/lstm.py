@@ -7,8 +7,8 @@ import torch
 from onnx import TensorProto
 from torch import nn
 
+from g2lstm.compression.layers import LayerWeights, layer_weights
 from g2lstm.compression.recurrent import LETTERS
-from g2lstm.compression.stream import LayerWeights, layer_weights
 from g2lstm.export.check import Exporter, Outputs, Runners, draw_state
 from g2lstm.export.graph import FLOAT, Graph
 from g2lstm.export.weights import Floats, expanded, is_expanded, product

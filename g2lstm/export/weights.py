@@ -18,7 +18,8 @@ from onnx import TensorProto
 from torch import Tensor, nn
 
 from g2lstm.compression.encodings import Coded, Dense
-from g2lstm.compression.stream import Weight, encoding_of
+from g2lstm.compression.layers import Weight
+from g2lstm.compression.stream import encoding_of
 from g2lstm.export.graph import MICROSOFT, Graph
 
 Floats = npt.NDArray[np.float32]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -242,3 +243,44 @@ def test_it_refuses_what_does_not_fit(monkeypatch):
         monkeypatch.setattr(kernel, "pack_layer", lambda *_, change=change: good._replace(**change))
         with pytest.raises(G2Error, match="can't take .* bytes of weights: their description does not fit"):
             KernelSession(layers)
+
+
+def gru_stack(form, rng):
+    """Two layers; of the candidate, W_x x is gate 2 and W_h h gate 3."""
+    for inputs in (13, 37):
+        one = layer(inputs, 37, form, rng)
+        kept = [term for term in one.terms if (term.source, term.gate) not in {("x", 3), ("h", 2)}]
+        yield replace(one, terms=tuple(kept), is_gru=True)
+
+
+@pytest.mark.parametrize("form", [*FORMS, *LOW_RANK])
+def test_grus_against_numpy_and_torch_in_float64(form):
+    """The kernel is within 16 bits of NumPy's session, and that is torch's GRU."""
+    rng = np.random.default_rng(0)
+    layers, x = list(gru_stack(form, rng)), rng.normal(size=(20, 13))
+    exact, found = PlainSession(layers, dtype=np.float64), KernelSession(layers, threads=2)
+    wanted = exact.sequence(x)
+    np.testing.assert_allclose(found.sequence(x), wanted, rtol=0, atol=2e-5 if form == "dense" else 2e-3)
+    np.testing.assert_allclose(found.get_state()[1][0], exact.get_state()[1][0], rtol=0, atol=2e-3)
+    gru, state = torch.nn.GRU(13, 37, 2, dtype=torch.float64), {}
+    for k, one in enumerate(layers):
+        for source, part in (("x", "ih"), ("h", "hh")):
+            own = sorted((term for term in one.terms if term.source == source), key=lambda term: term.gate)
+            rows = [torch.from_numpy(term.matrix.decode()).double() * term.factor for term in own]
+            state[f"weight_{part}_l{k}"] = torch.cat(rows)
+        r, z, n, m = torch.from_numpy(one.bias).double().chunk(4)
+        state[f"bias_ih_l{k}"], state[f"bias_hh_l{k}"] = torch.cat([r, z, n]), torch.cat([0 * r, 0 * z, m])
+    gru.load_state_dict(state)
+    with torch.no_grad():
+        np.testing.assert_allclose(gru(torch.from_numpy(x))[0], wanted, rtol=0, atol=1e-6)
+
+
+def test_hard_gates_of_a_gru():
+    """A gate may flip where its pre-activation is near 0, so one step is compared, with room for one unit."""
+    rng = np.random.default_rng(0)
+    layers, x = list(gru_stack("int8", rng))[:1], rng.normal(size=13)
+    exact, found = PlainSession(layers, "if", dtype=np.float64), KernelSession(layers, "if")
+    for session in (exact, found):
+        session.set_state([(np.linspace(-1, 1, 37),)])
+    assert (np.abs(exact.step(x) - found.step(x)) > 1e-3).sum() <= 1
+    assert np.abs(exact.step(x) - PlainSession(layers).step(x)).max() > 0.01

@@ -10,9 +10,10 @@ from torch import nn
 from g2lstm import G2LSTM, freeze_
 from g2lstm.compression import kernel
 from g2lstm.compression.kernel import KernelSession
+from g2lstm.compression.layers import session_layers
 from g2lstm.compression.model import compress
 from g2lstm.compression.session import Layer, PlainSession
-from g2lstm.compression.stream import TokenSession, can_replace, encoding_of, session_layers, stream
+from g2lstm.compression.stream import TokenSession, can_replace, encoding_of, stream
 from g2lstm.errors import G2Error
 from g2lstm.nn.kernel import Found
 from g2lstm.nn.record import evaluating
@@ -202,10 +203,6 @@ def test_other_types_and_inputs():
     assert session.step(x[0]).dtype == np.float32
 
 
-class Cell(nn.LSTM):
-    pass
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_the_default_dtype_changes_nothing(dtype):
     layer = G2LSTM(3, 4, method="sharpened", tau=0.9)
@@ -231,13 +228,14 @@ def test_a_frozen_language_model():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (nn.LSTM(3, 4, bidirectional=True), "a bidirectional LSTM can't stream: its second direction begins at"),
-        (G2LSTM(3, 4, proj_size=2), r"a projection \(proj_size=2\) can't stream; call the model itself"),
-        (None, "only a torch.nn.LSTM, a G2LSTM .* can stream, got NoneType"),
-        (nn.GRU(3, 4), "as a LanguageModel, can stream, got GRU; stream the LSTM inside"),
-        (Cell(3, 4), "this layer can't stream: Cell is a subclass of LSTM and may compute something else"),
+        (nn.LSTM(3, 4, bidirectional=True), "a bidirectional layer can't stream: its second direction begins at"),
+        (None, r"stream takes a torch.nn.Module, got NoneType; for a run, use load\(run\).stream\(\)"),
+        (
+            nn.Linear(3, 4),
+            "found no recurrent layer .* inside Linear, so it has no state to keep; call the model itself",
+        ),
     ],
-    ids=["bidirectional", "projection", "none", "other", "subclass"],
+    ids=["bidirectional", "none", "no layer"],
 )
 def test_what_cannot_stream_is_told(model, message):
     with pytest.raises(G2Error, match=message):
@@ -245,7 +243,7 @@ def test_what_cannot_stream_is_told(model, message):
 
 
 def test_compressed_layers_that_cannot_stream_are_told():
-    with pytest.raises(G2Error, match="a bidirectional LSTM can't stream"):
+    with pytest.raises(G2Error, match="a bidirectional layer can't stream"):
         stream(compress(nn.LSTM(3, 4, bidirectional=True), "gates=int8"))
 
 

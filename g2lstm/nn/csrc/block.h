@@ -17,6 +17,7 @@ struct ProductSpec { int64_t form, source, target, group; };  // target: the gat
 struct BlockSpec {
   int64_t inputs, outputs, gates;            // gates: 4 for a layer, 1 for a softmax
   int64_t residual;                          // whether a layer's input is added to its output
+  int64_t is_gru;                            // whether a layer is a GRU, with gates r, z, and n from x and from h
   int64_t factors, products;
   const ProductSpec* specs;                  // those of the factors, then the others
   const uint8_t* data;                       // the factors' panels, then those of the gates, each with its biases

@@ -1,4 +1,4 @@
-// A stack of LSTM layers that reads one sequence step by step, for the CPU: packed weights, states and threads.
+// A stack of LSTM or GRU layers that reads one sequence step by step, for the CPU: packed weights, states and threads.
 //
 // A session owns a copy of its weights, in reading order. A panel of pre-activations goes from the registers through the
 // gates straight to c and h. There may be a softmax on top.
@@ -37,11 +37,12 @@ struct Memory {
 
 struct Layer {
   Block block;
-  std::vector<float> h[2], c;  // read from one and written to the other, alternately
+  const bool is_gru;
+  std::vector<float> h[2], c;  // read from one and written to the other, alternately; a GRU leaves c alone
   std::vector<float> sum;      // h + x, if the layer is residual
 
   Layer(const BlockSpec& spec, int wanted)
-      : block(spec, wanted), c(block.filled()), sum(spec.residual ? block.outputs : 0) {
+      : block(spec, wanted), is_gru(spec.is_gru), c(block.filled()), sum(spec.residual ? block.outputs : 0) {
     h[0].resize(block.filled());
     h[1].resize(block.filled());
   }
@@ -50,19 +51,25 @@ struct Layer {
   template <class Together>
   const float* advance(const float* x, int64_t step, int hard, Items& items, const Together& together) {
     float* const h_next = h[~step & 1].data();
-    block.compute(x, h[step & 1].data(), step, items, together, [&](const Panel (&sums)[kGates], int64_t row) {
-      for (int v = 0; v < kVectors; ++v) finish(sums, v, row + v * kLanes, h_next, hard);
+    const float* const h_last = h[step & 1].data();
+    block.compute(x, h_last, step, items, together, [&](const Panel (&sums)[kGates], int64_t row) {
+      for (int v = 0; v < kVectors; ++v) finish(sums, v, row + v * kLanes, h_last, h_next, hard);
     });
     if (sum.empty()) return h_next;
     for (size_t unit = 0; unit < sum.size(); ++unit) sum[unit] = h_next[unit] + x[unit];
     return sum.data();
   }
 
-  void finish(const Panel (&sums)[kGates], int v, int64_t unit, float* h_next, int hard) {
+  void finish(const Panel (&sums)[kGates], int v, int64_t unit, const float* h_last, float* h_next, int hard) {
     const Floats zero{}, one = broadcast<float>(1);
     const auto open = [&](Floats a, bool is_hard) {  // keeps a NaN
       return is_hard ? (a >= 0.0f ? one : (a < 0.0f ? zero : a)) : sigmoid<float>(a);
     };
+    if (is_gru) {
+      const Floats r = open(sums[0][v], hard >= 1), z = open(sums[1][v], hard >= 1);
+      const Floats n = tanh<float>(sums[2][v] + r * sums[3][v]);
+      return store(h_next + unit, n + z * (load(h_last + unit) - n));
+    }
     const Floats i = open(sums[0][v], hard >= 1), f = open(sums[1][v], hard >= 1), o = open(sums[3][v], hard >= 2);
     const Floats cell = f * load(&c[unit]) + i * tanh<float>(sums[2][v]), output = o * tanh<float>(cell);
     store(&c[unit], cell);
@@ -181,7 +188,8 @@ bool is_possible(const BlockSpec& spec, bool may_be_softmax) {
   const int64_t least = std::min(spec.inputs, spec.outputs), most = std::max(spec.inputs, spec.outputs);
   return least >= 1 && most <= kMostUnits && std::min({spec.bytes, spec.factors, spec.products}) >= 0 &&
          (spec.gates == kGates || (spec.gates == 1 && may_be_softmax)) &&
-         (!spec.residual || (spec.gates == kGates && spec.inputs == spec.outputs));
+         (!spec.residual || (spec.gates == kGates && spec.inputs == spec.outputs)) &&
+         (!spec.is_gru || spec.gates == kGates);
 }
 
 }  // namespace

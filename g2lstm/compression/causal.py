@@ -1,0 +1,273 @@
+"""`ModelSession`: any causal model, called one step at a time, whose recurrent layers keep their states."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from g2lstm.compression.kernel import open_session
+from g2lstm.compression.layers import session_layers, why_no_session
+from g2lstm.compression.model import copied, refuse_scripted
+from g2lstm.compression.modules import EncodedMatrix
+from g2lstm.compression.session import Session, Vector
+from g2lstm.errors import G2Error
+from g2lstm.nn.convert import replace_all
+from g2lstm.nn.gated import Gated
+
+Output: TypeAlias = Any  # an array, or a dict of such outputs
+States: TypeAlias = dict[str, tuple[NDArray[Any], ...]]
+
+
+class ModelSession:
+    """Calls a copy of a model on one step after the other; its recurrent layers go on from their last states.
+
+    `step` takes what one step of the model's input is, without the dimensions of time and batch: features (I,), or a
+    token id. It inserts both, each of size 1, calls the model's own forward with this one argument, and removes them
+    from the output, of which the first part counts if it is a tuple. With several streams, all inputs, outputs and
+    states have their number B as a dimension: features (B, I), ids (B,).
+
+    All states start as the model's forward has them, usually at zero: a state that it passes to a layer counts at the
+    first step only. Everything besides the recurrent layers must compute each step by itself: a convolution or
+    attention over time would see one step alone.
+
+    Args:
+        model: any module with recurrent layers.
+        batch: the number of streams, B.
+        threads: at most this many in packed layers.
+        time_axis: the dimension of forward's input that is time: 0, or 1 after the batch; None for a forward that takes
+            a step without it. "auto" is the way of the model's recurrent layers; a model of cells alone has None.
+    """
+
+    def __init__(
+        self, model: nn.Module, batch: int = 1, threads: int | None = None, time_axis: int | str | None = "auto"
+    ) -> None:
+        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+            raise G2Error(f"batch, the number of streams, must be an integer of at least 1, got {batch!r}")
+        if time_axis not in ("auto", 0, 1, None):
+            raise G2Error(f"time_axis must be 'auto', 0, 1 or None, got {time_axis!r}")
+        refuse_scripted(model)
+        own = copied(model, {}).eval()
+        layers = {name: one for name, one in own.named_modules() if _is_recurrent(one)}
+        if not layers:
+            raise G2Error(
+                f"found no recurrent layer (LSTM, GRU, RNN or a cell of them) inside {type(model).__name__}, so it has "
+                "no state to keep; call the model itself"
+            )
+        for name, layer in layers.items():
+            if getattr(layer, "bidirectional", False):
+                raise G2Error(
+                    f"{name or 'a bidirectional layer'} can't stream: its second direction begins at the end of the "
+                    "sequence; call the model itself on whole sequences"
+                )
+        self.batch, self._lock = batch, threading.Lock()
+        first = next((one for one in layers.values() if not is_cell(one)), None)
+        self._time: int | None = None if first is None else int(first.batch_first)
+        if time_axis != "auto":
+            self._time = None if time_axis is None else int(time_axis)
+        device, dtype = _like(next(iter(layers.values())))
+        self._like = torch.empty(0, device=device, dtype=dtype)
+        self._layers = {name: Kept(one, name, batch, threads) for name, one in layers.items()}
+        self._model = replace_all(own, {layers[name]: kept for name, kept in self._layers.items()})
+        self._attributes = [(module, dict(vars(module))) for module in self._model.modules()]
+
+    def step(self, x: Vector) -> Output:
+        """Reads one step of each stream; returns the model's output of that step as an array, or a dict of arrays."""
+        value = self._tensor(x)
+        value = value if self.batch > 1 else value.unsqueeze(0)
+        if not value.dim() or len(value) != self.batch:
+            raise G2Error(f"a step of {self.batch} streams has the shape ({self.batch}, ...), got {tuple(value.shape)}")
+        if self._time is not None:
+            value = value.unsqueeze(self._time)
+        with self._lock, torch.no_grad():
+            for layer in self._layers.values():
+                layer.was_called = False
+            return self._shown(self._model(value))
+
+    def sequence(self, x: Any) -> Output:
+        """Reads many steps, (T, ...); returns what that many calls of `step` would, stacked."""
+        steps = [self.step(one) for one in x]
+        if not steps:
+            raise G2Error("a sequence needs at least one step, got none")
+        return _stacked(steps)
+
+    def get_state(self) -> States:
+        """Copies of the last states of each layer by its name, as its own forward returns them; empty at the start."""
+        with self._lock:
+            found = {name: layer.state for name, layer in self._layers.items() if layer.state is not None}
+        return {name: tuple(self._unbatched(one, -2) for one in states) for name, states in found.items()}
+
+    def set_state(self, states: Mapping[str, Sequence[Vector]]) -> None:
+        """Sets the states from which the next step continues; layers that are not named start anew."""
+        given = {}
+        for name, each in states.items():
+            if name not in self._layers:
+                raise G2Error(f"there is no recurrent layer {name!r}; the layers: {', '.join(map(repr, self._layers))}")
+            tensors = tuple(self._tensor(one) for one in each)
+            given[name] = tuple(one.unsqueeze(-2) if self.batch == 1 else one for one in tensors)
+            self._layers[name].check(given[name])
+        with self._lock:
+            for module, attributes in self._attributes:  # what a model keeps by itself
+                vars(module).update(attributes)
+            for name, layer in self._layers.items():
+                layer.state = given.get(name)
+
+    def reset(self) -> None:
+        """Starts anew."""
+        self.set_state({})
+
+    def _tensor(self, x: Any) -> Tensor:
+        try:
+            value = x.detach() if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
+        except (TypeError, ValueError):
+            raise G2Error(f"a step must be an array or a tensor of numbers, got {type(x).__name__}") from None
+        return value.to(self._like) if value.is_floating_point() else value.to(self._like.device, torch.int64)
+
+    def _shown(self, output: Any) -> Output:
+        if isinstance(output, Mapping):
+            return {name: self._shown(value) for name, value in output.items() if value is not None}
+        if isinstance(output, tuple | list):
+            return self._shown(output[0])
+        if not isinstance(output, Tensor):
+            raise G2Error(f"the model's forward must return tensors, got {type(output).__name__}")
+        leading = (1, self.batch) if self._time == 0 else (self.batch, 1)
+        # Of two dimensions the second may be features; those of (B, 1) could be either, and stay.
+        is_sequence = output.dim() > 2 or (self._time == 0 and self.batch > 1)
+        if self._time is not None and is_sequence and tuple(output.shape[:2]) == leading:
+            output = output.squeeze(self._time)
+        return self._unbatched(output, 0)
+
+    def _unbatched(self, value: Tensor, axis: int) -> NDArray[Any]:
+        value = value.squeeze(axis) if self.batch == 1 and value.dim() else value
+        value = value.float() if value.dtype == torch.bfloat16 else value
+        array: NDArray[Any] = value.detach().cpu().numpy().copy()
+        return array
+
+
+class Kept(nn.Module):
+    """A recurrent layer inside a session, which goes on from its last state; in the compiled kernel where it can.
+
+    Args:
+        layer: the layer.
+        name: in the model, for messages.
+        batch: the number of streams.
+        threads: see `ModelSession`.
+
+    Attributes:
+        state: after the last step, as the layer returns it, but always a tuple; None at the start.
+        was_called: in this step.
+    """
+
+    def __init__(self, layer: nn.Module, name: str, batch: int, threads: int | None) -> None:
+        super().__init__()
+        self.__dict__["layer"] = layer  # not a child, so that nothing counts its weights twice
+        self.name, self.was_called, self._batch = name or type(layer).__name__, False, batch
+        self._is_cell, self._is_new = is_cell(layer), True
+        self._session: Session | None = None
+        self._state: tuple[Tensor, ...] | None = None
+        if batch == 1 and why_no_session(layer) is None and _like(layer) == (torch.device("cpu"), torch.float32):
+            self._session = open_session(*session_layers(layer), threads)
+
+    def __getattr__(self, name: str) -> Any:
+        """As of any module; what it does not have itself, its layer has."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["layer"], name)
+
+    @property
+    def state(self) -> tuple[Tensor, ...] | None:
+        """(layers, B, H) each; (B, H) in a cell."""
+        if self._session is None or self._is_new:
+            return None if self._is_new else self._state
+        each = zip(*self._session.get_state(), strict=True)
+        stacked = [torch.from_numpy(np.stack(one)).unsqueeze(1) for one in each]
+        return tuple(one[0] if self._is_cell else one for one in stacked)
+
+    @state.setter
+    def state(self, states: tuple[Tensor, ...] | None) -> None:
+        self._state, self._is_new = states, states is None
+        if self._session is not None:
+            if states is None:
+                self._session.reset()
+            else:
+                layers = [one.reshape(-1, one.size(-1)) for one in states]
+                self._session.set_state(list(zip(*layers, strict=True)))
+
+    def check(self, states: tuple[Tensor, ...]) -> None:
+        """Raises unless states have the shapes of this layer's."""
+        layer, letters = self.layer, "hc" if _has_cell_state(self.layer) else "h"
+        widths = {"h": getattr(layer, "proj_size", 0) or layer.hidden_size, "c": layer.hidden_size}
+        leading = (self._batch,) if self._is_cell else (layer.num_layers, self._batch)
+        wanted, got = [(*leading, widths[one]) for one in letters], [tuple(one.shape) for one in states]
+        if got != wanted:
+            raise G2Error(f"the states of {self.name} have the shapes {wanted}, with the batch, got {got}")
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        """As the layer, which in a step is called once; `hx` counts where there is no state yet."""
+        if self.was_called:
+            raise G2Error(f"{self.name} is called more than once in a step, so it is not clear which state it has")
+        if isinstance(input, PackedSequence):
+            raise G2Error(f"{self.name} gets a PackedSequence, which has no single step; stream a forward without it")
+        if self._is_new and hx is not None:
+            given = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
+            dims = 2 if self._is_cell else 3
+            self.state = tuple(one if one.dim() == dims else one.unsqueeze(-2) for one in given)
+        steps = input.numel() // (input.size(-1) * self._batch)
+        if steps != 1:
+            raise G2Error(f"{self.name} gets {steps} steps at once, input {tuple(input.shape)}; streams take one")
+        self.was_called = True
+        if self._session is None:
+            return self._call(input)
+        out = torch.from_numpy(self._session.step(input.reshape(-1).numpy())).view(*input.shape[:-1], -1)
+        self._is_new = False
+        return self._returned(out, self.state or (), input.dim() == (1 if self._is_cell else 2))
+
+    def _call(self, input: Tensor) -> Any:
+        """The layer itself."""
+        unbatched = input.dim() == (1 if self._is_cell else 2)
+        states = self._state and tuple(one.squeeze(-2) if unbatched else one for one in self._state)
+        hx = states if states is None or len(states) == 2 else states[0]
+        found = self.layer(input, hx)
+        after = found if self._is_cell else found[1]
+        after = after if isinstance(after, tuple) else (after,)
+        self._state = tuple(one.detach().unsqueeze(-2) if unbatched else one.detach() for one in after)
+        self._is_new = False
+        return found
+
+    def _returned(self, out: Tensor, states: tuple[Tensor, ...], unbatched: bool) -> Any:
+        """What the layer itself would return."""
+        states = tuple(one.squeeze(-2) if unbatched else one for one in states)
+        state = states if len(states) == 2 else states[0]
+        return state if self._is_cell else (out, state)
+
+
+def _like(layer: nn.Module) -> tuple[torch.device, torch.dtype]:
+    """The device and the type that a layer computes in."""
+    first = next((one.like for one in layer.modules() if isinstance(one, EncodedMatrix)), None)
+    tensor = next(layer.parameters()) if first is None else first
+    return tensor.device, tensor.dtype
+
+
+def _is_recurrent(module: nn.Module) -> bool:
+    return isinstance(module, nn.RNNBase | nn.RNNCellBase | Gated)
+
+
+def is_cell(module: nn.Module) -> bool:
+    """Whether a recurrent layer takes one step, not a sequence."""
+    return isinstance(module, nn.RNNCellBase) or getattr(module, "is_cell", False)
+
+
+def _has_cell_state(module: nn.Module) -> bool:
+    kind = getattr(module, "kind", None)
+    return "c" in kind.states if kind is not None else isinstance(module, nn.LSTM | nn.LSTMCell)
+
+
+def _stacked(outputs: list[Any]) -> Output:
+    if isinstance(outputs[0], dict):
+        return {name: _stacked([one[name] for one in outputs]) for name in outputs[0]}
+    return np.stack(outputs)
