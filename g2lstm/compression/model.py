@@ -16,7 +16,7 @@ from g2lstm.compression.encodings import Encoding
 from g2lstm.compression.modules import CompressedEmbedding, CompressedLinear, EncodedMatrix
 from g2lstm.compression.recurrent import CompressedRecurrent, compressed
 from g2lstm.compression.spec import GROUPS, Given, Operations, Spec, encode
-from g2lstm.compression.targets import RECURRENT, Targets, find_targets
+from g2lstm.compression.targets import Targets, find_targets, is_dense
 from g2lstm.errors import G2Error
 from g2lstm.nn.convert import Model, replace_all
 
@@ -49,7 +49,7 @@ def compress(model: Model, spec: Given) -> Model:
     wanted = Spec.of(spec)
     refuse_scripted(model)
     _refuse_compressed(model)
-    if not any(isinstance(module, RECURRENT) for module in model.modules()):
+    if not any(map(is_dense, model.modules())):
         raise G2Error(
             f"found no recurrent layer (LSTM, GRU or a cell of them) inside {type(model).__name__}; "
             "compress is about models that have one"

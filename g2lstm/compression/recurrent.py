@@ -17,6 +17,7 @@ from g2lstm.nn.gated import Gated
 from g2lstm.nn.gru import GatedGRU
 from g2lstm.nn.layer import Weights
 from g2lstm.nn.lstm import GatedLSTM
+from g2lstm.nn.stand_in import StandIn
 from g2lstm.nn.survey import TWINS, parameter_names
 
 LETTERS = "ifgo"  # the gates of an LSTM, in the order of their rows
@@ -109,8 +110,10 @@ class CompressedRecurrent(Gated):
         return f"{sizes}, method={self.method}, eval_gate={self.eval_gate}"
 
 
-class CompressedLSTM(CompressedRecurrent, GatedLSTM):
+class CompressedLSTM(StandIn, CompressedRecurrent, GatedLSTM):
     """The layer that `compress` puts in the place of a `G2LSTM` or `torch.nn.LSTM`; see `CompressedRecurrent`."""
+
+    stands_for = nn.LSTM
 
     def to_lstm(self) -> nn.LSTM:
         """A `torch.nn.LSTM` with the same output in evaluation, with dense weights."""
@@ -118,20 +121,24 @@ class CompressedLSTM(CompressedRecurrent, GatedLSTM):
         return lstm
 
 
-class CompressedGRU(CompressedRecurrent, GatedGRU):
+class CompressedGRU(StandIn, CompressedRecurrent, GatedGRU):
     """The layer that `compress` puts in the place of a `G2GRU` or `torch.nn.GRU`; see `CompressedRecurrent`."""
 
+    stands_for = nn.GRU
 
-class CompressedLSTMCell(CompressedRecurrent, _Cell):
+
+class CompressedLSTMCell(StandIn, CompressedRecurrent, _Cell):
     """The layer that `compress` puts in the place of a `G2LSTMCell` or `torch.nn.LSTMCell`."""
 
     kind = LSTM
+    stands_for = nn.LSTMCell
 
 
-class CompressedGRUCell(CompressedRecurrent, _Cell):
+class CompressedGRUCell(StandIn, CompressedRecurrent, _Cell):
     """The layer that `compress` puts in the place of a `G2GRUCell` or `torch.nn.GRUCell`."""
 
     kind = GRU
+    stands_for = nn.GRUCell
 
 
 COMPRESSED: dict[type[nn.Module], type[CompressedRecurrent]] = {

@@ -7,12 +7,15 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from g2lstm.compression.modules import CompressedEmbedding
-from g2lstm.compression.recurrent import LETTERS_OF
+from g2lstm.compression.recurrent import LETTERS_OF, CompressedRecurrent
 from g2lstm.nn.gate import GRU, LSTM
 from g2lstm.nn.gated import Gated
 from g2lstm.nn.survey import TWINS, parameter_names, why_not
 
-RECURRENT = tuple(TWINS)  # torch's own; ours are instances of them
+
+def is_dense(module: nn.Module) -> bool:
+    """Whether a module is a recurrent layer, torch's or ours, whose weights are not encoded."""
+    return isinstance(module, tuple(TWINS)) and not isinstance(module, CompressedRecurrent)
 
 
 class Use(NamedTuple):
@@ -113,7 +116,7 @@ def find_targets(model: nn.Module) -> Targets:
 def _find_layers(
     model: nn.Module, found: Targets, names: dict[nn.Parameter, str], uses: dict[nn.Parameter, list[Use]]
 ) -> None:
-    layers = {module: name for name, module in model.named_modules() if isinstance(module, RECURRENT)}
+    layers = {module: name for name, module in model.named_modules() if is_dense(module)}
     reasons: dict[nn.Module, str | None] = {layer: why_not(layer) for layer in layers}
     for layer, name in layers.items():
         reason = reasons[layer]

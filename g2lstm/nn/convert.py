@@ -317,7 +317,7 @@ def replace_all(model: Model, made: Mapping[nn.Module, nn.Module]) -> Model:
     for old, new in made.items():
         for name, value in vars(old).items():
             is_foreign = name in _OWN and not isinstance(new, Gated)
-            if is_foreign or (name in _LISTS and not isinstance(new, nn.RNNBase)):
+            if is_foreign or (name in _LISTS and not issubclass(type(new), nn.RNNBase)):
                 continue
             is_hooks = name.endswith("_hooks") or "_hooks_" in name or name == "_is_full_backward_hook"
             if is_hooks or name not in vars(new):
