@@ -13,6 +13,7 @@ from g2lstm.look.pictures.histograms import draw_layers
 from g2lstm.look.pictures.sentence import draw_words
 from g2lstm.look.pictures.style import GATE_NAMES, css_variables, svg_element
 from g2lstm.look.pictures.training import draw_history, draw_learning, gate_history
+from g2lstm.nn.checks import NOISY_METHODS
 from g2lstm.recipes.files import recipe_to_toml
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load
@@ -114,8 +115,8 @@ def _settings(runs: Runs) -> str:
             "data": recipe.data.name or str(recipe.data.path),
             "method": model.method,
             "tau": "" if model.method == "sigmoid" or model.tau is None else f"{model.tau:g}",
-            "noise rate": f"{model.noise_rate:g}" if model.method == "gumbel" else "",
-            "sampled gates": model.gates if model.method == "gumbel" else "",
+            "noise rate": f"{model.noise_rate:g}" if model.method in NOISY_METHODS else "",
+            "sampled gates": model.gates if model.method in NOISY_METHODS else "",
             "embedding": str(model.embedding),
             "hidden": str(model.hidden),
             "layers": str(model.layers),

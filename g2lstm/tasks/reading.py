@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from g2lstm.errors import G2Error
+from g2lstm.nn.checks import NOISY_METHODS
 from g2lstm.nn.lstm import GatedLSTM
 from g2lstm.nn.record import GateRecord, evaluating, lstms
 from g2lstm.text.tokenize import Tokenizer, printable
@@ -115,8 +116,9 @@ def _mode_of(model: nn.Module) -> str:
     layers = lstms(model)
     if not model.training:
         return f"evaluation, {layers[0].eval_gate} gates" if layers else "evaluation"
-    if layers and layers[0].method == "gumbel":
-        return f"training, noise in the gates (tau {layers[0].tau:g}, rate {layers[0].noise_rate:g}), dropout"
+    if layers and layers[0].method in NOISY_METHODS:
+        gates = "binary gates" if layers[0].method == "binary" else "the gates"
+        return f"training, noise in {gates} (tau {layers[0].tau:g}, rate {layers[0].noise_rate:g}), dropout"
     if layers and layers[0].method == "sharpened":
         return f"training, sharpened gates (tau {layers[0].tau:g}) without noise, dropout"
     return "training, no noise, dropout"

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from g2lstm import G2Error, record_gates
+from g2lstm import G2LSTM, G2Error, record_gates
 from g2lstm.nn.record import evaluating
-from g2lstm.tasks.reading import encode
+from g2lstm.tasks.reading import encode, mode_of
 from g2lstm.text.tokenize import train_bpe_tokenizer, train_word_tokenizer
 
 TEXT = "the cat saw a dog"
@@ -169,3 +169,7 @@ def test_pieces_of_words():
 def test_a_word_tokenizer_shows_its_own_spelling():
     tokenizer = train_word_tokenizer(["the cat"], lowercase=True)
     assert encode(tokenizer, "The Dog")[1] == ["the", "Dog"]
+
+
+def test_training_mode_names_binary_gates():
+    assert mode_of(G2LSTM(2, 3, method="binary")) == "training, noise in binary gates (tau 0.5, rate 0.2), dropout"
