@@ -30,9 +30,10 @@ def _run(direction: Direction) -> LayerOutput:
     outputs: list[Tensor] = list(steps)
     for t in reversed(range(len(steps))) if backwards else range(len(steps)):
         n = len(steps[t])  # sequences that reach this step; they come first in the batch
-        now = _step(steps[t], tuple(state[:n] for state in states), weights, rule, noises[t])
+        is_whole = n == len(states[0])
+        now = _step(steps[t], states if is_whole else tuple(s[:n] for s in states), weights, rule, noises[t])
         outputs[t] = now[0]
-        states = tuple(torch.cat([new, old[n:]]) for new, old in zip(now, states, strict=True))
+        states = now if is_whole else tuple(torch.cat([new, s[n:]]) for new, s in zip(now, states, strict=True))
     return LayerOutput(torch.stack(outputs) if batch_sizes is None else torch.cat(outputs), states)
 
 
