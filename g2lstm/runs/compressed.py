@@ -121,7 +121,7 @@ def default_folder(run: Path, spec: str) -> Path:
     """A folder beside the run: runs/ptb-small+small, or runs/ptb-small+gates-round0.2_cell-int8."""
     named = spec.strip()
     if named not in PRESETS:
-        named = re.sub("[=,]", "-", str(Spec.parse(spec)).replace("; ", "_").replace(":", ""))
+        named = re.sub(r"[=, *?\[\]!]+", "-", str(Spec.parse(spec)).replace("; ", "_").replace(":", ""))
     run = run if run.name not in ("", "..") else run.resolve()
     return run.with_name(f"{run.name}+{named}")
 

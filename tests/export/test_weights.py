@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from g2lstm.compression.encodings import Grid, Integers
+from g2lstm.compression.layers import Weight
 from g2lstm.compression.spec import Spec, encode
-from g2lstm.compression.stream import Weight
 from g2lstm.export.graph import FLOAT, INTEGER, Graph
 from g2lstm.export.weights import expanded, lookup, product
 
