@@ -23,8 +23,9 @@ HELP = "\n\n".join(
         "plain, both in torch's own layers; embedding, together with a softmax that is tied to it; softmax, if it has "
         "weights of its own; linear, all other linear layers. Biases and groups that are not named stay as they are.",
         "Operations: round:R rounds to multiples of R; round:R,clip:C also limits them to C; levels:K has K levels, "
-        "with a scale per row; svd:K keeps rank K, stored as two thin matrices; int8 and int6 store eight or six bits per weight and a scale per row; int4 "
-        "stores four bits per weight and a scale per 32 columns; svd:K,int8 and the like store the thin matrices so.",
+        "with a scale per row; svd:K keeps rank K, stored as two thin matrices; int8 and int6 store eight or six bits "
+        "per weight and a scale per row; int4 stores four bits per weight and a scale per 32 columns; svd:K,int8 and "
+        "the like store the thin matrices so.",
         'What follows "pattern:" is about modules or parameters with such names, and the most specific pattern wins: '
         '"int8; layers.0: gates=levels:5; *.weight_ih_l0: keep". keep leaves weights as they are.',
         "A SPEC can also be the name of a preset:",

@@ -34,7 +34,8 @@ def choose(model: nn.Module, found: Targets, spec: Spec) -> tuple[dict[str, Oper
         said = {}
         for use in target.uses:
             names = {*_around(use.name), use.parameter, f"{use.parameter}.{target.gate}"}
-            said[use] = _operations(names, target.group, target.is_plain, rules, spec)
+            base = Spec() if target.is_convolution else spec
+            said[use] = _operations(names, target.group, target.is_plain, rules, base)
         if len(set(said.values())) > 1:
             one = target.uses[0]
             other = next(use for use in said if said[use] != said[one])

@@ -13,10 +13,16 @@ from torch import Tensor, nn
 
 from g2lstm.compression.choice import choose
 from g2lstm.compression.encodings import Encoding
-from g2lstm.compression.modules import CompressedEmbedding, CompressedLinear, EncodedMatrix
+from g2lstm.compression.modules import (
+    Compressed,
+    CompressedConvolution,
+    CompressedEmbedding,
+    CompressedLinear,
+    EncodedMatrix,
+)
 from g2lstm.compression.recurrent import CompressedRecurrent, compressed
 from g2lstm.compression.spec import GROUPS, Given, Operations, Spec, encode
-from g2lstm.compression.targets import Targets, find_targets, is_dense
+from g2lstm.compression.targets import CONVOLUTIONS, Targets, find_targets, is_dense
 from g2lstm.errors import G2Error
 from g2lstm.nn.convert import Model, replace_all
 
@@ -26,8 +32,8 @@ _ERRORS = {True: 0.2, False: 0.5}  # beyond which `compress` warns, in recurrent
 def compress(model: Model, spec: Given) -> Model:
     """Returns a copy of a model with compressed weights, in evaluation mode; the model itself stays as it is.
 
-    Every LSTM, GRU and cell, torch's or ours, gets encoded weights, with W_x and W_h of each gate
-    compressed separately; embeddings and linear layers too if the spec names them. Tied weights stay tied.
+    Every LSTM, GRU and cell, torch's or ours, gets encoded weights, with W_x and W_h of each gate compressed
+    separately; embeddings, linear layers and convolutions too if the spec names them. Tied weights stay tied.
     `compression.targets.find_targets` says which linear layers count as a softmax. Everything else is kept. So are
     layers that may compute something else, with a warning: subclasses, layers under a parametrisation or a hook, and
     those whose weights other modules use too. One more warning names the matrices that lose much: those whose error
@@ -112,6 +118,8 @@ def install_(model: Model, encodings: Mapping[str, Encoding]) -> Model:
                 made[use.module] = CompressedEmbedding(use.module, matrices[name])
             elif isinstance(use.module, nn.Linear):
                 made[use.module] = CompressedLinear(use.module, matrices[name])
+            elif isinstance(use.module, CONVOLUTIONS):
+                made[use.module] = CompressedConvolution(use.module, matrices[name])
             elif use.module not in found.layers:
                 softmaxes[use.module, use.attribute] = matrices[name]
     for (module, attribute), softmax in softmaxes.items():
@@ -235,7 +243,7 @@ def refuse_scripted(model: nn.Module) -> None:
 
 def _refuse_compressed(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        if isinstance(module, CompressedRecurrent | CompressedEmbedding | CompressedLinear | EncodedMatrix):
+        if isinstance(module, CompressedRecurrent | EncodedMatrix | Compressed):
             raise G2Error(
                 f"{name or 'the model itself'} is compressed already; compress the model that it was made from"
             )

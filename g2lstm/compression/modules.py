@@ -5,6 +5,7 @@ no parameter: a model that is not compressed can't load it without an error, not
 to a device or a type moves only what is decoded.
 """
 
+import copy
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -148,7 +149,7 @@ def _kind_of(facts: Any) -> Any:
     return {k: _kind_of(v) for k, v in facts.items() if not (is_grid and k in _DERIVED)}
 
 
-class _Compressed(nn.Module):
+class Compressed(nn.Module):
     """A layer whose weights are one encoded matrix, shared with modules that are tied to it."""
 
     def __init__(self, encoded: EncodedMatrix) -> None:
@@ -161,7 +162,7 @@ class _Compressed(nn.Module):
         return self.encoded.weight
 
 
-class CompressedLinear(_Compressed):
+class CompressedLinear(Compressed):
     """A `torch.nn.Linear` with encoded weights; its bias is as it was.
 
     Args:
@@ -181,7 +182,7 @@ class CompressedLinear(_Compressed):
         return functional.linear(x, self.weight, self.bias)
 
 
-class CompressedEmbedding(_Compressed):
+class CompressedEmbedding(Compressed):
     """A `torch.nn.Embedding` with encoded weights.
 
     Args:
@@ -197,3 +198,33 @@ class CompressedEmbedding(_Compressed):
     def forward(self, tokens: Tensor) -> Tensor:
         """The rows (..., width) of tokens (...)."""
         return functional.embedding(tokens, self.weight)
+
+
+class CompressedConvolution(Compressed):
+    """A convolution with encoded weights; its bias is as it was.
+
+    Args:
+        convolution: the layer that it replaces.
+        encoded: the weights, (outputs, everything else).
+    """
+
+    bias: nn.Parameter | None
+    _plain: Any
+
+    def __init__(self, convolution: nn.Conv1d | nn.Conv2d | nn.Conv3d, encoded: EncodedMatrix) -> None:
+        super().__init__(encoded)
+        self._shape = convolution.weight.shape
+        self.register_parameter("bias", convolution._parameters["bias"])
+        plain = copy.copy(convolution)
+        plain._parameters = {}
+        self.__dict__["_plain"] = plain  # for its stride, padding and so on; it is not a child
+
+    @property
+    def weight(self) -> Tensor:
+        """The decoded weights, shaped as they were."""
+        return self.encoded.weight.view(self._shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As the convolution."""
+        result: Tensor = self._plain._conv_forward(x, self.weight, self.bias)
+        return result

@@ -2,8 +2,9 @@
 
 Groups: gates are the input and forget gates of an LSTM, the reset and update gates of a GRU; cell is the rest of a
 recurrent layer, the output gate and the candidate; embedding, with a softmax that is tied to one; softmax, with weights
-of its own; linear, every other `torch.nn.Linear`; and plain, all matrices of torch's own recurrent layers, whose gates
-did not learn to bear few levels: where a spec names it, gates and cell are about our layers alone.
+of its own; linear, every other `torch.nn.Linear`, and convolutions where a pattern covers them; and plain, all matrices
+of torch's own recurrent layers, whose gates did not learn to bear few levels: where a spec names it, gates and cell are
+about our layers alone.
 
 A spec without a group, such as "int8" or the name of a preset, is about all of them; "keep" leaves weights as they are.
 What follows `pattern:` is about the modules or parameters whose names match, up to the next pattern:

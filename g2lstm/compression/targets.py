@@ -12,6 +12,8 @@ from g2lstm.nn.gate import GRU, LSTM
 from g2lstm.nn.gated import Gated
 from g2lstm.nn.survey import TWINS, parameter_names, why_not
 
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
 
 def is_dense(module: nn.Module) -> bool:
     """Whether a module is a recurrent layer, torch's or ours, whose weights are not encoded."""
@@ -45,6 +47,7 @@ class Target(NamedTuple):
     Attributes:
         uses: where the parameter is used.
         is_plain: whether it belongs to a recurrent layer of torch's own.
+        is_convolution: whether it is the weights of a convolution, (outputs, ...), which only patterns are about.
     """
 
     group: str
@@ -53,11 +56,12 @@ class Target(NamedTuple):
     rows: slice = slice(None)
     gate: str = ""
     is_plain: bool = False
+    is_convolution: bool = False
 
     @property
     def values(self) -> Tensor:
         """(rows, columns)."""
-        return self.parameter.detach()[self.rows]
+        return self.parameter.detach()[self.rows].flatten(1)
 
 
 class Skipped(NamedTuple):
@@ -89,7 +93,7 @@ def find_targets(model: nn.Module) -> Targets:
     The weights of every `torch.nn.Embedding` belong to the group embedding, even where a linear layer shares them. The
     group softmax has the parameters that a module names in its attribute `softmax_parameters`, and in other modules
     the weights of every `torch.nn.Linear` with as many outputs as some embedding has rows. All other linear layers are
-    the group linear.
+    the group linear; so are convolutions, but only where a pattern covers them.
     """
     found = Targets()
     names = {parameter: name for name, parameter in model.named_parameters()}
@@ -110,6 +114,9 @@ def find_targets(model: nn.Module) -> Targets:
             found.skipped.append(Skipped(name, (group,), reasons[0]))
         else:
             found.matrices[name] = Target(group, parameter, uses[parameter])
+    for parameter, places in uses.items():
+        if all(type(use.module) in CONVOLUTIONS and use.attribute == "weight" for use in places):
+            found.matrices[names[parameter]] = Target("linear", parameter, places, is_convolution=True)
     return found
 
 

@@ -73,6 +73,23 @@ def test_every_recurrent_layer_and_linear(speech, spec):
     assert "CompressedGRU(\n      6, 8, num_layers=2, method=sigmoid" in repr(small)
 
 
+@pytest.mark.parametrize("kind", [nn.Conv1d, nn.Conv2d])
+def test_convolutions_where_a_pattern_covers_them(kind):
+    layer = kind(4, 6, 3, stride=2, padding=1, padding_mode="circular", groups=2, dtype=torch.float64)
+    model = nn.ModuleDict({"front": layer, "lstm": nn.LSTM(3, 3, dtype=torch.float64)}).eval()
+    assert type(compress(model, "int8")["front"]) is kind
+    small, other = (compress(model, {"lstm": "int8", "front": "int4"}) for _ in range(2))
+    x = torch.randn(2, 4, *[9] * (2 if kind is nn.Conv2d else 1), dtype=torch.float64)
+    torch.testing.assert_close(small["front"](x), twin_of(model, small)["front"](x), **CLOSE)
+    assert encoded_matrices(small)["front.weight"].bits == 4
+    other.load_state_dict(small.state_dict())
+    assert torch.equal(copy.deepcopy(other)["front"](x), small["front"](x))
+    assert small["front"].weight.shape == layer.weight.shape
+    assert layer.weight.requires_grad
+    with pytest.raises(RuntimeError, match="size mismatch for front.weight"):
+        model.load_state_dict(small.state_dict(), strict=False)
+
+
 def test_gates_of_a_gru_are_reset_and_update(speech):
     groups = {name: one.group for name, one in find_targets(speech).matrices.items()}
     assert {groups[f"encoder.gru.weight_hh_l1_reverse.{gate}"] for gate in "rz"} == {"gates"}

@@ -239,6 +239,7 @@ def test_a_folder_that_is_there_is_refused(tmp_path):
         ("runs/ptb-small/", " paper-lm-clip ", "runs/ptb-small+paper-lm-clip"),
         ("a", "cell=int8; gates=clip:0.4,round:0.2", "a+gates-round0.2-clip0.4_cell-int8"),
         ("a.b", "embedding=svd:64,int8", "a.b+embedding-svd64-int8"),
+        ("a", "int8; layers.0: keep; *.weight_hh*: gates=int4", "a+int8_layers.0-keep_-.weight_hh-gates-int4"),
     ],
 )
 def test_default_names(tmp_path, run, spec, expected):
