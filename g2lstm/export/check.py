@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from g2lstm.compression.model import encoded_matrices
-from g2lstm.compression.modules import CompressedEmbedding
+from g2lstm.compression.modules import CompressedEmbedding, CompressedLinear
 from g2lstm.errors import G2Error
 from g2lstm.export.weights import ACCURACY
 from g2lstm.nn.lstm import GatedLSTM
@@ -186,7 +186,7 @@ def _rounding(exporter: Exporter) -> float:
             width = module.proj_size or module.hidden_size
             above = (2 if module.bidirectional else 1) * width  # what the layer above reads
             terms += module.input_size + width + (module.num_layers - 1) * (above + width)
-        elif isinstance(module, nn.Linear):
+        elif isinstance(module, nn.Linear | CompressedLinear):
             terms += module.in_features
     return 2 * terms * 2.0**-24
 

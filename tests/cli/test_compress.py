@@ -119,6 +119,17 @@ def test_a_translation_model(call, translation, tmp_path):
     assert report["score"]["after"] == json.loads(text)["bleu"]
 
 
+def test_a_spec_by_pattern(call, run):
+    code, text, _ = call("compress", run, "int8; layers.0: gates=levels:5; embedding: keep", "--no-score", "--json")
+    report = json.loads(text)
+    assert code == 0
+    assert report["spec"] == "int8; layers.0: gates=levels:5; embedding: keep"
+    assert report["groups"]["embedding"]["bits_per_weight"] == 32
+    code, text, _ = call("eval", report["out"], "--split", "test", "--json")
+    assert code == 0
+    assert "compressed:int8; layers.0: gates=levels:5; embedding: keep" in json.loads(text)["signature"]
+
+
 def test_the_help_teaches_the_grammar_and_lists_the_presets(call):
     code, shown, _ = call("compress", "--help")
     assert code == 0
@@ -144,6 +155,7 @@ def test_the_help_teaches_the_grammar_and_lists_the_presets(call):
         ("softmax=int8", "'softmax=int8' would compress nothing of LanguageModel"),
         ("smal", "there is no compression preset 'smal'; did you mean small?"),
         ("", "the compression spec is empty"),
+        ("int8; layer.0: keep", "nothing in LanguageModel has a name like 'layer.0'; did you mean layers.0"),
     ],
 )
 def test_bad_specs(call, run, spec, message):
