@@ -2,6 +2,7 @@
 
 import math
 import shlex
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ import typer
 from rich.table import Table
 
 from g2lstm.cli.progress import bar
-from g2lstm.cli.shared import UNKNOWN, DataDir, Json, Run, console, print_json, say, table
+from g2lstm.cli.shared import UNKNOWN, DataDir, Json, Run, console, print_json, say, table, tell
 from g2lstm.compression.spec import PRESETS
 from g2lstm.errors import G2Error
 
@@ -65,8 +66,11 @@ def compress(
     scoring = Scoring(split, cache=cache, data_dir=data_dir)
     trained.check_scoring(scoring)
     folder = out or default_folder(run, spec)
-    with bar() as show:
+    with bar() as show, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         report = compress_run(trained, parsed, folder, show, None if no_score else scoring)
+    for warning in caught:
+        tell(str(warning.message))
     if as_json:
         print_json({"out": str(folder), **report})
         return

@@ -18,6 +18,7 @@ _WILDCARDS = re.compile(r"[*?]|\[[^]]*\]")
 class Rule(NamedTuple):
     """The names that a pattern matches, of modules or of parameters, and what it says about them."""
 
+    pattern: str
     names: set[str]
     spec: Spec
 
@@ -26,25 +27,31 @@ def choose(model: nn.Module, found: Targets, spec: Spec) -> tuple[dict[str, Oper
     """The operations for each matrix that the spec says something about, `keep` too; and what it wants in vain.
 
     Raises:
-        G2Error: if a pattern matches nothing, or if two places that share a weight get different operations.
+        G2Error: if a pattern matches nothing that can be compressed, or if two places that share a weight get different
+            operations.
     """
     rules = _rules(model, found.matrices.values(), spec.patterns)
-    chosen = {}
+    chosen: dict[str, Operations] = {}
+    covered: set[str] = set().union(*(_around(one.name) for one in found.skipped))
     for name, target in found.matrices.items():
         said = {}
         for use in target.uses:
             names = {*_around(use.name), use.parameter, f"{use.parameter}.{target.gate}"}
             base = Spec() if target.is_convolution else spec
             said[use] = _operations(names, target.group, target.is_plain, rules, base)
+            covered |= names
         if len(set(said.values())) > 1:
             one = target.uses[0]
             other = next(use for use in said if said[use] != said[one])
+            got = ["nothing" if said[use] is None else said[use] for use in (one, other)]
             raise G2Error(
-                f"{one.parameter} and {other.parameter} are the same weights, but the spec has "
-                f"{said[one] or 'nothing'} for one and {said[other] or 'nothing'} for the other; give both the same"
+                f"{one.parameter} and {other.parameter} are the same weights, but the spec has {got[0]} for one and "
+                f"{got[1]} for the other; give both the same"
             )
         if (operations := said[target.uses[0]]) is not None:
             chosen[name] = operations
+    if idle := [rule.pattern for rule in rules if not rule.names & covered and rule.spec != Spec.parse("keep")]:
+        raise G2Error(f"what {idle[0]!r} matches has no weights that can be compressed; leave this pattern out")
     in_vain = [
         one
         for one in found.skipped
@@ -66,7 +73,7 @@ def _rules(model: nn.Module, targets: Iterable[Target], patterns: Sequence[tuple
             close = get_close_matches(pattern, [*modules, *parameters], n=3, cutoff=0.5)
             known = f"did you mean {', '.join(close)}?" if close else f"its modules: {', '.join(filter(None, modules))}"
             raise G2Error(f"nothing in {type(model).__name__} has a name like {pattern!r}; {known}")
-        ranked.append(((not named, len(_WILDCARDS.sub("", pattern)), number), Rule(set(matched), spec)))
+        ranked.append(((not named, len(_WILDCARDS.sub("", pattern)), number), Rule(pattern, set(matched), spec)))
     return [rule for _, rule in sorted(ranked, key=lambda pair: pair[0], reverse=True)]
 
 

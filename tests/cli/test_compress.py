@@ -130,6 +130,13 @@ def test_a_spec_by_pattern(call, run):
     assert "compressed:int8; layers.0: gates=levels:5; embedding: keep" in json.loads(text)["signature"]
 
 
+def test_what_loses_much_is_told(call, run):
+    code, _, told = call("compress", run, "gates=round:9", "--no-score")
+    assert code == 0
+    assert "compression changes these matrices much: layers.0.weight_ih_l0.i (100%)" in told
+    assert "UserWarning" not in told
+
+
 def test_the_help_teaches_the_grammar_and_lists_the_presets(call):
     code, shown, _ = call("compress", "--help")
     assert code == 0

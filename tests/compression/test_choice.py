@@ -162,6 +162,9 @@ def test_a_pattern_that_matches_nothing(speech):
         compress(speech, {"encoder.gru": "int8", "encoder.lstn": "int8"})
     with pytest.raises(G2Error, match=r"a name like 'zzzzzz'; its modules: conv, encoder, encoder.gru"):
         compress(speech, "zzzzzz: int8")
+    with pytest.raises(G2Error, match=r"what 'head.1' matches has no weights that can be compressed; leave this"):
+        compress(speech, {"encoder": "int8", "head.1": "int8"})
+    compress(speech, {"encoder": "int8", "head.1": "keep"})
     assert type(speech.encoder["gru"]) is nn.GRU
     assert all(torch.equal(before[name], value) for name, value in speech.state_dict().items())
 
@@ -173,6 +176,8 @@ def test_shared_weights_need_one_spec():
         G2Error, match=r"words.weight and head.weight are the same weights, but the spec has int8 for one"
     ):
         compress(model, {"words": "int8", "head": "int4"})
+    with pytest.raises(G2Error, match="has keep for one and int4 for the other"):
+        compress(model, {"words": "keep", "head": "int4"})
     with pytest.raises(G2Error, match="and nothing for the other; give both the same"):
         compress(model, {"words": "int8"})
     assert kinds_of(compress(model, {"words": "int8", "head": "int8"})) == {"words.weight": 8}

@@ -62,7 +62,7 @@ def check(name: str, folder: Path) -> None:
             small = g2lstm.compress(model, spec)
         named = any("weight" in str(warning.message) for warning in told)
         found = cosine(output_of(case, small), before)
-        print(f"{name}: {spec} {found:.5f}{' (warned)' if named else ''}")
+        print(f"{name}: {spec} {found:.5f}{' (warned)' if named else ''}")  # noqa: T201
         assert not case.is_trained or found >= least or (spec == "small" and named), (spec, found)
     g2lstm.save(small, folder / f"{name}.safetensors")
     torch.save(small.state_dict(), folder / f"{name}.pt")
