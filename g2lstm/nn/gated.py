@@ -182,8 +182,9 @@ class Gated(nn.Module):
 
         On a CPU, "auto" takes the native kernel for training and for hard gates, which torch's fused layers do not
         have; everywhere else it takes the fused layer, except that hard and binary gates on other devices are left to
-        the plain loop. With gradients, `torch.compile` cannot trace the fused layers of a CPU, so the native kernel
-        replaces them. A cell has only one step, for which packing the kernel's weights would not pay.
+        the plain loop. With gradients, `torch.compile` cannot trace the fused layers of a CPU, and `torch.export` would
+        fix the length of their sequences, so the native kernel replaces them. A cell has only one step, for which
+        packing the kernel's weights would not pay.
         """
         on_cpu = device.type == "cpu"
         if self.backend == "native" and not on_cpu:
@@ -195,8 +196,9 @@ class Gated(nn.Module):
         if backend == "auto":
             is_ours = rule.hard or rule.binary or (self.training and (on_cpu or self.is_cell))
             backend = fast if is_ours else "stock"
-        if backend == "stock" and on_cpu and torch.compiler.is_compiling() and torch.is_grad_enabled():
-            backend = "stock" if _is_exporting() else fast
+        needs_operator = torch.is_grad_enabled() or (_is_exporting() and not self.is_cell)
+        if backend == "stock" and on_cpu and torch.compiler.is_compiling() and needs_operator:
+            backend = fast
         return {"native": native, "reference": reference, "stock": stock}[backend].run_layer
 
     def _noise(self, x: Tensor, generator: torch.Generator | None) -> list[Tensor] | list[None]:

@@ -4,6 +4,7 @@ Its forward and backward pass are registered as torch operators, so that `torch.
 outside of these they are called directly, which saves the dispatch.
 """
 
+import math
 from functools import partial
 
 import torch
@@ -90,7 +91,7 @@ _layer_forward = torch.library.custom_op("g2lstm::layer_forward", _forward, muta
 @_layer_forward.register_fake
 def _(x, w_x, w_h, bias, extra, noise, h0, c0, *settings):  # type: ignore[no-untyped-def]
     working = _working_dtype(x.dtype)
-    n, hidden = x.shape[:-1].numel(), (h0 if c0 is None else c0).size(1)
+    n, hidden = math.prod(x.shape[:-1]), (h0 if c0 is None else c0).size(1)
     out = x.new_empty(*x.shape[:-1], h0.size(1), dtype=working)
     values, kept = (x.new_empty(n, width, dtype=working) for width in (w_x.size(0), hidden))
     c_last = values.new_empty(0) if c0 is None else torch.empty_like(c0, dtype=working)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
-from g2lstm import G2LSTM, G2Error
+from g2lstm import G2GRU, G2LSTM, G2Error
 from g2lstm.nn.random import draw_drop, drop
 from tests.nn.layers import SURFACE, B, H, I, T, flat, make_input, make_layer
 
@@ -130,12 +130,14 @@ def test_training_under_compile(method):
     assert sum(losses[-5:]) < 0.95 * sum(losses[:5])
 
 
-def test_exports_in_evaluation_for_any_batch():
-    """For any batch, but for one length: torch's fused LSTM, which this is, fixes the number of steps."""
-    layer = G2LSTM(I, H, **SMALL).eval()
-    batch = torch.export.Dim("batch", min=2, max=64)
-    program = torch.export.export(layer, (torch.randn(T, B, I),), dynamic_shapes=({1: batch},))
-    x = torch.randn(T, 3, I)
+@pytest.mark.parametrize("with_gradients", [True, False])
+@pytest.mark.parametrize(("kind", "eval_gate"), [(G2LSTM, "soft"), (G2LSTM, "hard"), (G2GRU, "tempered")])
+def test_exports_in_evaluation_for_any_length_and_batch(kind, eval_gate, with_gradients):
+    layer = kind(I, H, **SMALL, eval_gate=eval_gate).eval()
+    sizes = {0: torch.export.Dim("time", min=2, max=99), 1: torch.export.Dim("batch", min=2, max=64)}
+    with torch.set_grad_enabled(with_gradients):
+        program = torch.export.export(layer, (torch.randn(T, B, I),), dynamic_shapes=(sizes,))
+    x = torch.randn(T + 4, 3, I)
     with torch.no_grad():
         torch.testing.assert_close(program.module()(x)[0], layer(x)[0])
 
