@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from g2lstm.compression.model import compress
     from g2lstm.compression.saved import HubMixin, load_into, save
     from g2lstm.compression.stream import stream
+    from g2lstm.export.onnx import export_onnx
     from g2lstm.nn.cells import G2GRUCell, G2LSTMCell
     from g2lstm.nn.convert import convert_, freeze_, set_gates_
     from g2lstm.nn.gate import Gates
@@ -37,6 +38,7 @@ __all__ = [
     "__version__",
     "compress",
     "convert_",
+    "export_onnx",
     "freeze_",
     "load",
     "load_into",
@@ -61,6 +63,7 @@ _LATER = {
     "HubMixin": "g2lstm.compression.saved",
     "compress": "g2lstm.compression.model",
     "convert_": "g2lstm.nn.convert",
+    "export_onnx": "g2lstm.export.onnx",
     "freeze_": "g2lstm.nn.convert",
     "load": "g2lstm.runs.trained",
     "load_into": "g2lstm.compression.saved",

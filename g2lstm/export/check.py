@@ -1,22 +1,22 @@
 """Compares an export with the model that it was made from: both read the same numbers, and the results must agree.
 
 Both compute in float32, but add in another order. A sum of n products is off by at most n roundings of 2⁻²⁴, so two
-sums differ by at most twice that, relative to what was added up. The tolerance counts every term on the way through all
-layers, and a hundred roundings more for the functions in between, which runtimes approximate. Each step adds to the
-error, but gates below 1 forget it. Measured differences are about a hundredth of the tolerance.
+sums differ by at most twice that, relative to what was added up. The tolerance counts the terms of every product with a
+weight matrix, and a hundred roundings more for the functions in between, which runtimes approximate. Each step adds to
+the error, but gates below 1 forget it. Measured differences are about a hundredth of the tolerance.
 
 With int8 activations the same graph is checked first with float32 ones, and then as it is. Each number of a vector is
 rounded to a multiple of 1/127 of the largest one near it, which is an error of 1 / (127 √12) in the mean square if the
-largest is 1; outputs of LSTMs do not exceed that. A product multiplies it by the norm of the row. Six such deviations
-of the largest row are allowed, which is coarse.
+largest is 1. A product multiplies it by the norm of the row. Six such deviations of the largest row are allowed, which
+is coarse.
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,65 +25,16 @@ import torch
 from torch import Tensor, nn
 
 from g2lstm.compression.model import encoded_matrices
-from g2lstm.compression.modules import CompressedEmbedding, CompressedLinear
 from g2lstm.errors import G2Error
+from g2lstm.export.part import Call, Part, Tensors
 from g2lstm.export.weights import ACCURACY
-from g2lstm.nn.lstm import GatedLSTM
-from g2lstm.nn.record import lstms
-
-if TYPE_CHECKING:
-    from g2lstm.export.graph import Graph
+from g2lstm.nn.record import gated
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 Runner = Callable[[Arrays], Arrays]
-Runners = Mapping[str, Runner]  # by the part of the model
-Outputs = Iterator[tuple[str, npt.NDArray[Any], Tensor]]  # an output's name, its value in the export and in the model
 
-SIZES = ((1, 1), (7, 3), (2, 5), (12, 1))  # steps and sequences; the graphs have no fixed ones
+SIZES = ((1, 1, 1), (7, 3, 4), (2, 5, 3), (12, 1, 2))  # of what may differ in each call, such as steps and sequences
 _TRIES_OF_HARD_GATES = 3  # rounding may flip a gate whose pre-activation is close to 0
-
-
-class Exporter(ABC):
-    """How one kind of model becomes ONNX graphs, and how they are compared with it.
-
-    A model that can be exported has a method `onnx_exporter()` that returns one. So can a trained model,
-    which adds its tokenizers.
-
-    Args:
-        module: the model.
-
-    Attributes:
-        example: lines of Python that run the export, with {path} and {stem} for its name with and without its ending,
-            and {begin} and {end} for the tokens that begin the output and end the input.
-        parts: the graphs, each in a file of its own.
-        files: the content of further files, by the ending of their names.
-        facts: what else is known about the model, for the description; a table of tokens may name those files.
-    """
-
-    example: ClassVar[str]
-    parts: ClassVar[tuple[str, ...]] = ("model",)
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        self.files: dict[str, bytes] = {}
-        self.facts: dict[str, Any] = {}
-
-    @abstractmethod
-    def graphs(self, activations: str) -> dict[str, "Graph"]:
-        """The graph of each part, of the module in its present mode."""
-
-    @abstractmethod
-    def outputs(self, runners: Runners, steps: int, batch: int, generator: torch.Generator) -> Outputs:
-        """Runs export and model on the same random input; yields every output of both."""
-
-    @property
-    def softmax_width(self) -> int:
-        """The number of terms in a logit; 0 without a softmax."""
-        return 0
-
-    def largest_input(self, embedded: float) -> float:
-        """The largest number in a vector that a matrix is multiplied by, if `embedded` is that in the embeddings."""
-        return embedded
 
 
 @dataclass(frozen=True)
@@ -99,43 +50,56 @@ class Agreement:
     tolerance: float
 
 
-def check(exporter: Exporter, files: Mapping[str, Path], activations: str) -> Agreement:
+def check(part: Part, file: Path, activations: str) -> Agreement:
     """Runs an export in ONNX Runtime beside the model, at several lengths and batch sizes.
 
     Args:
-        exporter: its module is in evaluation mode, in float32 on the CPU.
-        files: by the part of the model.
+        part: its model is in evaluation mode, in float32 on the CPU.
+        file: its graph.
         activations: those of the export.
     """
-    rounding = _rounding(exporter)
+    rounding = _rounding(part.model)
     if activations == "float32":
-        return _compare(exporter, {name: open_runner(file) for name, file in files.items()}, rounding)
-    _compare(exporter, {name: open_runner(_with_exact_products(file)) for name, file in files.items()}, rounding)
-    coarse = rounding + _rounding_to_int8(exporter)
-    return _compare(exporter, {name: open_runner(file) for name, file in files.items()}, coarse)
+        return _compare(part, open_runner(file), rounding)
+    with _largest_input(part.model) as largest:
+        _compare(part, open_runner(_with_exact_products(file)), rounding)
+    return _compare(part, open_runner(file), rounding + _rounding_to_int8(part.model, max(largest)))
 
 
 @torch.no_grad()
-def _compare(exporter: Exporter, runners: Runners, tolerance: float) -> Agreement:
-    is_hard = any(layer.gate_rule().hard for layer in lstms(exporter.module))
-    generator = torch.Generator().manual_seed(0)
-    worst = 0.0
-    for steps, batch in SIZES:
+def _compare(part: Part, run: Runner, tolerance: float) -> Agreement:
+    is_hard = any(layer.gate_rule().hard for layer in gated(part.model))
+    generator, worst = torch.Generator().manual_seed(0), 0.0
+    names = list(dict.fromkeys(size for shape in part.shapes.values() for size in shape if isinstance(size, str)))
+    for numbers in (None, *SIZES):
+        sizes = {} if numbers is None else {name: numbers[k % len(numbers)] for k, name in enumerate(names)}
         for attempt in range(1, _TRIES_OF_HARD_GATES + 1):
-            difference, name = 0.0, ""
-            for output, theirs, ours in exporter.outputs(runners, steps, batch, generator):
-                found = _difference(output, theirs, ours.numpy())
-                if found > difference:
-                    difference, name = found, output
+            inputs = part.inputs if numbers is None else part.draw(sizes, generator)
+            ours = _computed(part, inputs, may_refuse=numbers is not None)
+            theirs = {} if ours is None else run({name: one.numpy() for name, one in inputs.items()})
+            differences = {name: _difference(name, theirs[name], one.numpy()) for name, one in (ours or {}).items()}
+            name = max(differences, key=lambda one: differences[one], default="")
+            difference = differences.get(name, 0.0)
             if difference <= tolerance or not is_hard or attempt == _TRIES_OF_HARD_GATES:
                 break
         if difference > tolerance:
+            where = " and ".join(f"{name} {size}" for name, size in sizes.items()) or "the example"
             raise G2Error(
-                f"the export does not agree with the model: {name} differs by {difference:.2g} with {steps} steps "
-                f"and {batch} sequences, and {tolerance:.2g} is allowed; nothing was written, please report this"
+                f"the export does not agree with the model: {name} differs by {difference:.2g} with {where}, and "
+                f"{tolerance:.2g} is allowed; nothing was written, please report this"
             )
         worst = max(worst, difference)
     return Agreement(worst, tolerance)
+
+
+def _computed(part: Part, inputs: Tensors, may_refuse: bool) -> Tensors | None:
+    """What the model itself computes; None if anyone's model does not take these sizes."""
+    try:
+        return part.compute(inputs)
+    except Exception:
+        if may_refuse and isinstance(part, Call):
+            return None
+        raise
 
 
 def open_runner(file: Path | bytes) -> Runner:
@@ -179,31 +143,38 @@ def _with_exact_products(file: Path) -> bytes:
     return model.SerializeToString()
 
 
-def _rounding(exporter: Exporter) -> float:
-    terms = 100 + exporter.softmax_width
-    for module in exporter.module.modules():
-        if isinstance(module, nn.LSTM | GatedLSTM):
-            width = module.proj_size or module.hidden_size
-            above = (2 if module.bidirectional else 1) * width  # what the layer above reads
-            terms += module.input_size + width + (module.num_layers - 1) * (above + width)
-        elif isinstance(module, nn.Linear | CompressedLinear):
-            terms += module.in_features
-    return 2 * terms * 2.0**-24
+def _rounding(model: nn.Module) -> float:
+    """What the terms of all sums allow: each matrix adds up as many as it has columns."""
+    columns = {name: one[0].numel() for name, one in model.named_parameters() if one.dim() > 1}
+    for name, encoding in encoded_matrices(model).items():
+        columns[name[:-2] if name[-2:-1] == "." else name] = encoding.shape[1]  # the gates have matrices of their own
+    return 2 * (100 + sum(columns.values())) * 2.0**-24
 
 
-def _rounding_to_int8(exporter: Exporter) -> float:
+@contextmanager
+def _largest_input(model: nn.Module) -> Iterator[list[float]]:
+    """Lists the largest number in each vector that a module reads, and 1, which outputs of LSTMs do not exceed."""
+    largest = [1.0]
+
+    def note(_: nn.Module, inputs: Any) -> None:
+        found = (one for one in inputs if isinstance(one, Tensor) and one.is_floating_point())
+        largest.extend(float(one.abs().max()) for one in found)
+
+    with ExitStack() as stack:
+        for module in model.modules():
+            stack.callback(module.register_forward_pre_hook(note).remove)
+        yield largest
+
+
+def _rounding_to_int8(model: nn.Module, largest_input: float) -> float:
     largest = 0.0
-    for encoding in encoded_matrices(exporter.module).values():
+    for encoding in encoded_matrices(model).values():
         norm = _largest_row(encoding.decode())
         *thin, left = encoding.factors()
         for right in thin:  # what comes between is rounded too, and is a few times as large as a row of the right
             norm += 4 * _largest_row(left.decode()) * _largest_row(right.decode())
         largest = max(largest, norm)
-    embedded = 1.0
-    for table in exporter.module.modules():
-        if isinstance(table, nn.Embedding | CompressedEmbedding):
-            embedded = max(embedded, float(table.weight.detach().abs().max()))
-    return 6 * largest * exporter.largest_input(embedded) / (127 * math.sqrt(12))
+    return 6 * largest * largest_input / (127 * math.sqrt(12))
 
 
 def _largest_row(matrix: npt.NDArray[np.float32]) -> float:
@@ -219,15 +190,3 @@ def _difference(name: str, theirs: npt.NDArray[Any], ours: npt.NDArray[Any]) -> 
         raise G2Error(f"the model's own {name} is not finite, so its weights are broken; train it again")
     difference = np.abs(theirs - ours) / (1 + np.abs(ours))
     return float(difference.max()) if np.isfinite(theirs).all() else math.inf
-
-
-def draw_state(count: int, batch: int, width: int, hidden: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Random states h (count, batch, width) and c (count, batch, hidden)."""
-    h = torch.rand(count, batch, width, generator=generator, dtype=torch.float32) * 2 - 1
-    return h, torch.randn(count, batch, hidden, generator=generator, dtype=torch.float32)
-
-
-def named_states(layers: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """The states by the names that graphs have for them: h0, c0, h1, ..."""
-    for number, state in enumerate(layers):
-        yield from zip((f"h{number}", f"c{number}"), state, strict=True)

@@ -1,4 +1,4 @@
-"""`export_onnx`: a trained model, or any LSTM layer, as ONNX files, checked before they get their names."""
+"""`export_onnx`: any model as ONNX files, checked before they get their names."""
 
 import copy
 import importlib.util
@@ -17,18 +17,14 @@ from torch import nn
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.checks import checked_option
-from g2lstm.nn.lstm import GatedLSTM
-from g2lstm.nn.record import evaluating, lstms
-from g2lstm.nn.survey import why_not
+from g2lstm.nn.record import evaluating, gated
 from g2lstm.version import __version__
 
 if TYPE_CHECKING:
-    from g2lstm.export.check import Exporter
-    from g2lstm.export.graph import Graph
+    from g2lstm.export.part import Exporter, Part
+    from g2lstm.export.trace import Graph
 
-MOST_BYTES = 2**31 - 2**20  # an ONNX file is one protobuf message, which can't exceed 2 GiB
 VERSION = 1  # of the JSON file
-_NEXT = "_next"  # the ending of outputs that the next call takes
 
 
 @dataclass(frozen=True)
@@ -53,12 +49,19 @@ class Export:
 def export_onnx(
     model: Any,
     path: str | Path,
+    example: Any = None,
     *,
+    states: bool | None = None,
     activations: str = "float32",
     eval_gate: str | None = None,
     force: bool = False,
 ) -> Export:
     """Writes a model as ONNX, and checks it in ONNX Runtime against PyTorch at several lengths and batch sizes.
+
+    Any model that `torch.export` can trace becomes one file, with the arguments of its forward as inputs. Batch and
+    length may differ in each call, as far as the model allows it. States that a model takes and returns are inputs and
+    outputs; those of a layer that it calls without states are added: for a layer `lstm` the inputs lstm.h0 and lstm.c0
+    and the outputs lstm.hn and lstm.cn.
 
     A language model becomes one file, from tokens (T, B) and states to log-probabilities (T, B, V) and states. A
     translation model becomes two, NAME.encoder.onnx and NAME.decoder.onnx; the decoder makes one step. A layer becomes
@@ -70,16 +73,21 @@ def export_onnx(
     loads the file, and a warning names them.
 
     Args:
-        model: a trained model from `g2lstm.load`, a `LanguageModel` or `TranslationModel`, a `G2LSTM` or
-            `torch.nn.LSTM`, or any object with a method `onnx_exporter()`; compressed or not.
+        model: any `torch.nn.Module`, compressed or not; a trained model from `g2lstm.load`; or any object with a method
+            `onnx_exporter()`.
         path: NAME.onnx.
+        example: what the model is called with: a tensor, a tuple of arguments or a dictionary of named ones. Recurrent
+            layers, language and translation models need none.
+        states: whether the states of layers that the model calls without are added; None for yes, unless a layer reads
+            in both directions.
         activations: "float32"; or "int8" to round the vectors that packed weights are multiplied by, which is faster
             and a little less exact.
         eval_gate: "soft", "tempered" or "hard"; None for the model's own.
         force: replace existing files.
     """
     _require_extra()
-    from g2lstm.export.check import check
+    from g2lstm.export.check import Agreement, check
+    from g2lstm.export.trace import trace
     from g2lstm.export.weights import ACCURACY
 
     path = Path(path)
@@ -89,27 +97,31 @@ def export_onnx(
         raise G2Error(f"activations must be one of {', '.join(map(repr, ACCURACY))}, got {activations!r}")
     if eval_gate is not None:
         checked_option("eval_gate", eval_gate)
-    exporter = _exporter_for(model)
-    module = exporter.module = _checked_module(exporter.module)
-    if eval_gate not in (None, "soft") and not lstms(module):
+    exporter = _exporter_for(model, example, states)
+    module = exporter.module = _plain(exporter.module)
+    if eval_gate not in (None, "soft") and not gated(module):
         raise G2Error(f"a torch.nn.LSTM has soft gates, not {eval_gate!r} ones; pass a G2LSTM, or eval_gate='soft'")
-    names = {part: path.name if part == "model" else f"{path.stem}.{part}.onnx" for part in exporter.parts}
+    names = {part: path.name if part == "model" else f"{path.stem}.{part}.onnx" for part in exporter.names}
     kept = [*names.values(), *(f"{path.stem}.{ending}" for ending in exporter.files), f"{path.stem}.json"]
     taken = [name for name in kept if (path.parent / name).exists()]
     if taken and not force:
         raise G2Error(f"{path.parent / taken[0]} exists already; choose another name, or replace it with --force")
 
-    with evaluating(module, eval_gate), _folder_for(path) as folder:
-        if activations == "int8" and any(layer.gate_rule().hard for layer in lstms(module)):
+    with evaluating(module, eval_gate), torch.no_grad(), _folder_for(path) as folder:
+        if activations == "int8" and any(layer.gate_rule().hard for layer in gated(module)):
             raise G2Error("int8 activations would flip hard gates at random near 0; use float32 activations")
-        graphs = exporter.graphs(activations)
-        for part, graph in graphs.items():
-            _write(folder / names[part], _content(graph))
-        agreement = check(exporter, {part: folder / name for part, name in names.items()}, activations)
+        parts = exporter.parts()
+        graphs = {name: trace(part, activations) for name, part in parts.items()}
+        found = []
+        for name, graph in graphs.items():
+            _write(folder / names[name], graph.model.SerializeToString())
+            found.append(check(parts[name], folder / names[name], activations))
+        agreement = Agreement(max(one.difference for one in found), max(one.tolerance for one in found))
         for ending, content in exporter.files.items():
             _write(folder / f"{path.stem}.{ending}", content)
-        facts = _describe(exporter, graphs, names, path.stem)
-        facts["checked"] = {"difference": agreement.difference, "tolerance": agreement.tolerance}
+        facts = _describe(exporter, parts, graphs, names, path.stem) | {
+            "checked": {"difference": agreement.difference, "tolerance": agreement.tolerance}
+        }
         _write(folder / f"{path.stem}.json", json.dumps(facts, indent=2).encode())
         for name in kept:
             os.replace(folder / name, path.parent / name)
@@ -119,78 +131,83 @@ def export_onnx(
         how = "" if activations == "int8" else how
         warnings.warn(f"become float32 when a runtime loads the export: {_listed(expanded)}{how}", stacklevel=2)
     files = tuple(path.parent / name for name in kept)
-    return Export(files, agreement.difference, agreement.tolerance, expanded, _example(exporter, path))
+    return Export(files, agreement.difference, agreement.tolerance, expanded, _example(exporter, parts, path))
 
 
 def _require_extra() -> None:
-    missing = [name for name in ("onnx", "onnxruntime") if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
         raise G2Error(f"an export needs {' and '.join(missing)}; install them with: pip install 'g2lstm[export]'")
+    if not hasattr(torch.onnx, "ops"):
+        raise G2Error(f"an export needs a newer torch than {torch.__version__}; it is tested with torch 2.13")
 
 
-def _exporter_for(model: Any) -> "Exporter":
+def _exporter_for(model: Any, example: Any, states: bool | None) -> "Exporter":
+    from g2lstm.export.layers import Layer
+    from g2lstm.export.part import CallExporter, LayerExporter
+
     if hasattr(model, "onnx_exporter"):
         exporter: Exporter = model.onnx_exporter()
         return exporter
-    from g2lstm.export.lstm import LayerExporter
-
-    if not isinstance(model, nn.LSTM | GatedLSTM):
+    model = getattr(model, "_orig_mod", model)  # what `torch.compile` was given
+    if isinstance(model, torch.jit.ScriptModule):
+        raise G2Error("a scripted module hides its layers; export the model that it was made from")
+    if not isinstance(model, nn.Module):
+        raise G2Error(f"only a torch.nn.Module or a trained model can be exported, got {type(model).__name__}")
+    if isinstance(model, Layer):
+        return LayerExporter(model)
+    if example is None:
         raise G2Error(
-            "only a trained model from g2lstm.load, a LanguageModel, a TranslationModel, a G2LSTM or a torch.nn.LSTM "
-            f"can be exported, got {type(model).__name__}; export the LSTM layers of another model one by one"
+            f"to export {type(model).__name__}, pass an example of what it is called with: "
+            "export_onnx(model, path, example=x), or a tuple of several arguments"
         )
-    return LayerExporter(model)
+    return CallExporter(model, example, states)
 
 
-def _checked_module(model: nn.Module) -> nn.Module:
-    """The model in float32 on the CPU, or a copy of it; raises if it can't be exported."""
-    for name, module in model.named_modules():
-        if (why := why_not(module)) is not None:
-            raise G2Error(f"can't export {name or 'this layer'}: {why}")
+def _plain(model: nn.Module) -> nn.Module:
+    """The model in float32 on the CPU, or a copy of it."""
     is_plain = all(p.dtype == torch.float32 and p.device.type == "cpu" for p in model.parameters())
     return model if is_plain else copy.deepcopy(model).to("cpu", torch.float32)
 
 
 def _describe(
-    exporter: "Exporter", graphs: Mapping[str, "Graph"], files: Mapping[str, str], stem: str
+    exporter: "Exporter",
+    parts: Mapping[str, "Part"],
+    graphs: Mapping[str, "Graph"],
+    files: Mapping[str, str],
+    stem: str,
 ) -> dict[str, Any]:
     """What a program must know to use the export."""
-    parts = {
-        part: {
-            "file": files[part],
+    described = {
+        name: {
+            "file": files[name],
             "operators": "onnx" if graph.is_plain else "onnx and com.microsoft (ONNX Runtime)",
             "activations": graph.activations,
             **graph.signature(),
         }
-        for part, graph in graphs.items()
+        for name, graph in graphs.items()
     }
-    outputs = [one["name"] for graph in graphs.values() for one in graph.signature()["outputs"]]
-    carried = {name: name.removesuffix(_NEXT) for name in outputs if name.endswith(_NEXT)}
+    carried = {output: given for part in parts.values() for output, given in part.carried.items()}
     facts: dict[str, Any] = {"format": "g2lstm-onnx", "version": VERSION, "g2lstm": __version__}
-    facts |= {"graphs": parts, "carried": carried, **copy.deepcopy(exporter.facts)}
+    facts |= {"graphs": described, "carried": carried, **copy.deepcopy(exporter.facts)}
     for tokens in facts.get("tokens", {}).values():
         tokens["tokenizer"] = f"{stem}.{tokens['tokenizer']}"
     return facts
 
 
-def _example(exporter: "Exporter", path: Path) -> str:
+def _example(exporter: "Exporter", parts: Mapping[str, "Part"], path: Path) -> str:
     sides = list(exporter.facts.get("tokens", {}).values()) or [{"begin": 0, "end": 0}]
     tokens = {"begin": sides[-1]["begin"], "end": sides[0]["end"]}
-    lines = exporter.example.format(path=str(path), stem=str(path.with_suffix("")), **tokens)
+    if exporter.example is not None:
+        lines = exporter.example.format(path=str(path), stem=str(path.with_suffix("")), **tokens)
+    else:
+        part, given = parts["model"], []
+        for name, example in part.inputs.items():
+            shape = tuple(size if isinstance(size, int) else 1 for size in part.shapes[name])
+            given.append(f"    {name!r}: np.full({shape}, {example.min().item()!r}, np.{example.numpy().dtype}),")
+        call = ["inputs = {", *given, "}", "outputs = model.run(None, inputs)"]
+        lines = "\n".join([f"model = ort.InferenceSession({str(path)!r})", *call])
     return f"import numpy as np, onnxruntime as ort\n{lines}"
-
-
-def _content(graph: "Graph") -> bytes:
-    import onnx
-
-    if graph.constant_bytes > MOST_BYTES:
-        raise G2Error(
-            f"the weights take {graph.constant_bytes / 1e9:.1f} GB, and an ONNX file can hold 2.1 GB; "
-            "compress the model first"
-        )
-    model = graph.model()
-    onnx.checker.check_model(model, full_check=True)
-    return model.SerializeToString()
 
 
 @contextmanager

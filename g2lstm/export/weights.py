@@ -1,4 +1,4 @@
-"""Encoded weights in an ONNX graph: products with them, and lookups of their rows.
+"""Encoded weights as modules that ONNX can express: products with them, and lookups of their rows.
 
 An encoding is codes with scales, a product of thin matrices, or otherwise its decoded values. Low-rank matrices stay
 two products. Codes of four bits go into `MatMulNBits`, ONNX Runtime's product with packed weights. It has no product of
@@ -7,35 +7,37 @@ loads the graph; with int8 activations they are multiplied packed too. `Dequanti
 fuses it with the product that follows into one with int8 activations, whose results differ in the third digit.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import TensorProto
+import torch
 from torch import Tensor, nn
 
-from g2lstm.compression.encodings import Coded, Dense
+from g2lstm.compression.encodings import Coded
 from g2lstm.compression.layers import Weight
-from g2lstm.compression.stream import encoding_of
-from g2lstm.export.graph import MICROSOFT, Graph
 
 Floats = npt.NDArray[np.float32]
 _BLOCKS = (256, 128, 64, 32, 16)  # columns per scale that MatMulNBits supports
 ACCURACY = {"float32": 1, "int8": 4}  # the number that MatMulNBits has for each kind of activations
 
 
-def weights_of(owner: nn.Module | Tensor, name: str) -> Weight:
-    """The weights of an embedding or a softmax, as they are encoded; those of the same name are stored once."""
-    return Weight(name, encoding_of(owner))
+@dataclass(frozen=True)
+class Notes:
+    """How a graph multiplies by packed matrices, and what became known while it was traced.
 
+    Attributes:
+        activations: "float32" or "int8", the type of the vectors.
+        expanded: names of packed matrices that the graph has in float32.
+        sizes: names of sizes that may differ in each call, by torch's symbols for them.
+    """
 
-def floats(tensor: Tensor) -> Floats:
-    """The values of a parameter in float32."""
-    values: Floats = tensor.detach().cpu().float().contiguous().numpy()
-    return values
+    activations: str = "float32"
+    expanded: dict[str, None] = field(default_factory=dict)
+    sizes: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,6 @@ class _Piece:
     numbers: npt.NDArray[Any]
     scales: Floats | None
     group: int | None
-
-    @property
-    def name(self) -> str:
-        """The name of its constant, or the prefix of the names of several."""
-        return "+".join(self.names)
 
     @cached_property
     def bits(self) -> int:
@@ -77,10 +74,6 @@ class _Piece:
             return min(_BLOCKS, key=lambda block: -(-columns // block) * (block * self.bits // 8 + 4))
         return next((block for block in _BLOCKS if self.group % block == 0), None)
 
-    def is_packed(self, activations: str) -> bool:
-        """Whether products read it packed, instead of expanded to float32."""
-        return self.bits <= (8 if activations == "int8" else 4) and self.block is not None
-
     def with_rows(self, below: "_Piece") -> "_Piece | None":
         """Both as one, if they are of one kind."""
         groups = {self.group, below.group} - {None}
@@ -93,55 +86,123 @@ class _Piece:
         scales = [np.broadcast_to(one, (len(one), count)) for one in (self.scales, below.scales)]
         return _Piece(names, numbers, np.concatenate(scales), next(iter(groups), None))
 
-
-def product(graph: Graph, x: str, matrices: Sequence[Weight], bias: Floats | None = None) -> str:
-    """W x + b for x (..., K), where W has the rows of all the matrices, one after the other."""
-    parts = [_multiply(graph, x, piece) for piece in _pieces(matrices)]
-    y = parts[0] if len(parts) == 1 else graph.operators("Concat", parts, 1, axis=-1)[0]
-    return y if bias is None else graph.operator("Add", y, graph.constant(bias))
-
-
-def linear(graph: Graph, x: str, layer: nn.Linear, name: str) -> str:
-    """A linear layer, applied to x (..., inputs)."""
-    weight = Weight(f"{name}.weight", Dense(floats(layer.weight)))
-    return product(graph, x, [weight], None if layer.bias is None else floats(layer.bias))
-
-
-def log_softmax(graph: Graph, features: str, weight: Weight, bias: Tensor) -> str:
-    """The log-probabilities (..., V) from features (..., E)."""
-    return graph.operator("LogSoftmax", product(graph, features, [weight], floats(bias)), axis=-1)
+    def packed(self, block: int) -> tuple[npt.NDArray[np.uint8], Floats]:
+        """Codes (N, blocks, bytes) and scales (N, blocks) as `MatMulNBits` takes them."""
+        assert self.scales is not None
+        (rows, columns), half = self.numbers.shape, 2 ** (self.bits - 1)
+        blocks = -(-columns // block)
+        codes = np.full((rows, blocks * block), half, dtype=np.uint8)  # the padding stands for 0
+        codes[:, :columns] = self.numbers + np.int16(half)
+        if self.bits == 4:
+            codes = codes[:, 0::2] | (codes[:, 1::2] << 4)
+        group = np.zeros(blocks, dtype=np.int64) if self.group is None else np.arange(blocks) * block // self.group
+        return codes.reshape(rows, blocks, -1), self.scales[:, group]
 
 
-def lookup(graph: Graph, tokens: str, matrix: Weight) -> str:
-    """The rows (..., K) of a matrix for tokens (...); only those are decoded."""
-    if _is_thin(matrix):
-        left, right = _factors(matrix)
-        return graph.operator("MatMul", lookup(graph, tokens, left), expanded(graph, [right]))
-    return _rows(graph, _piece(matrix), tokens)
+class _Stored(nn.Module):
+    """A piece in a graph, where products with it and lookups in it share its constants."""
+
+    codes: Tensor
+    scales: Tensor
+
+    def __init__(self, piece: _Piece, notes: Notes) -> None:
+        super().__init__()
+        self.names, self.bits, self.columns = piece.names, piece.bits, piece.numbers.shape[1]
+        self.notes, block = notes, piece.block
+        self.is_coded = piece.scales is not None
+        self.is_packed = piece.bits <= (8 if notes.activations == "int8" else 4) and block is not None
+        if piece.scales is None:
+            self.register_buffer("values", torch.from_numpy(np.ascontiguousarray(piece.numbers)))
+            return
+        codes, scales = piece.numbers, piece.scales
+        if self.is_packed:
+            assert block is not None
+            codes, scales = piece.packed(block)
+        elif piece.group is not None:
+            scales = np.repeat(scales, piece.group, axis=1)[:, : self.columns]
+        self.register_buffer("codes", torch.from_numpy(np.ascontiguousarray(codes)))
+        self.register_buffer("scales", torch.from_numpy(np.ascontiguousarray(scales)))
+
+    def rows(self, places: Tensor | None = None) -> Tensor:
+        """The rows at these places, (..., K), or all of them, (N, K), in float32; only those are decoded."""
+
+        def taken(table: Tensor) -> Tensor:
+            return table if places is None else nn.functional.embedding(places, table)
+
+        if not self.is_coded:
+            return taken(self.get_buffer("values"))
+        if places is None:
+            self.notes.expanded.update(dict.fromkeys(self.names))
+        if not self.is_packed:
+            return taken(self.codes).float() * taken(self.scales)
+        bytes_of_row = taken(self.codes.flatten(1)).unflatten(-1, self.codes.shape[1:])
+        return _unpacked(bytes_of_row, taken(self.scales), self.columns, self.bits)
+
+    def product(self) -> Callable[[Tensor], Tensor]:
+        """The product with x (..., K); what it needs of the weights is computed now, outside of any loop."""
+        if self.is_packed:
+            accuracy = ACCURACY[self.notes.activations]
+            return lambda x: matmul_nbits(x, self.codes, self.scales, self.columns, self.bits, accuracy)
+        columns = self.rows().t()
+        return lambda x: x @ columns
 
 
-def expanded(graph: Graph, matrices: Sequence[Weight]) -> str:
-    """The matrices in float32, their rows one after the other; runtimes compute this once, when they load the graph."""
-    parts = []
-    for piece in _pieces(matrices):
-        assert not isinstance(piece, Weight), "thin matrices are never multiplied out"
-        parts.append(_whole(graph, piece))
-    return parts[0] if len(parts) == 1 else graph.root.operators("Concat", parts, 1, axis=0)[0]
+class Matrix(nn.Module):
+    """The rows of some matrices, one after the other, as they are encoded.
+
+    Args:
+        matrices: (N_1, K), (N_2, K), ...
+        notes: of the graph.
+    """
+
+    def __init__(self, matrices: Sequence[Weight], notes: Notes) -> None:
+        super().__init__()
+        joined: list[_Piece | Weight] = []  # neighbours that can be multiplied at once are; thin ones stay alone
+        for matrix in matrices:
+            piece = matrix if _is_thin(matrix) else _piece(matrix)
+            above = joined[-1] if joined else None
+            both = above.with_rows(piece) if isinstance(above, _Piece) and isinstance(piece, _Piece) else None
+            joined[len(joined) - (both is not None) :] = [piece if both is None else both]
+        self.parts = nn.ModuleList(
+            _Stored(one, notes) if isinstance(one, _Piece) else _Thin(one, notes) for one in joined
+        )
+
+    @property
+    def is_float(self) -> bool:
+        """Whether products use all of it in float32."""
+        return all(isinstance(part, _Stored) and not part.is_packed for part in self.parts)
+
+    def rows(self, places: Tensor | None = None) -> Tensor:
+        """The rows of its one matrix at these places, (..., K), or those of all matrices, (N, K), in float32."""
+        return _joined([part.rows(places) for part in self.parts], 0)  # type: ignore[operator]
+
+    def product(self) -> Callable[[Tensor], Tensor]:
+        """The product with x (..., K), to call inside or outside of a loop."""
+        products = [part.product() for part in self.parts]  # type: ignore[operator]
+        return lambda x: _joined([multiply(x) for multiply in products], -1)
 
 
-def is_expanded(graph: Graph, matrix: Weight) -> bool:
-    """Whether products with a matrix use all of it in float32."""
-    return not _is_thin(matrix) and not _piece(matrix).is_packed(graph.activations)
+class _Thin(nn.Module):
+    """A product of two thin matrices, which is never multiplied out."""
+
+    def __init__(self, matrix: Weight, notes: Notes) -> None:
+        super().__init__()
+        right, left = matrix.encoding.factors()
+        self.left = Matrix([Weight(f"{matrix.name}.left", left, matrix.factor)], notes)
+        self.right = Matrix([Weight(f"{matrix.name}.right", right)], notes)
+
+    def rows(self, places: Tensor | None) -> Tensor:
+        """As for a matrix."""
+        return self.left.rows(places) @ self.right.rows()
+
+    def product(self) -> Callable[[Tensor], Tensor]:
+        """As for a matrix."""
+        left, right = self.left.product(), self.right.product()
+        return lambda x: left(right(x))
 
 
 def _is_thin(matrix: Weight) -> bool:
-    """Whether it is a product of thin matrices."""
     return len(matrix.encoding.factors()) > 1
-
-
-def _factors(matrix: Weight) -> tuple[Weight, Weight]:
-    right, left = matrix.encoding.factors()
-    return Weight(f"{matrix.name}.left", left, matrix.factor), Weight(f"{matrix.name}.right", right)
 
 
 def _piece(matrix: Weight) -> _Piece:
@@ -151,86 +212,53 @@ def _piece(matrix: Weight) -> _Piece:
     return _Piece((name,), encoding.decode() * np.float32(factor), None, None)
 
 
-def _pieces(matrices: Sequence[Weight]) -> list[_Piece | Weight]:
-    """Joins neighbours that can be multiplied at once; thin matrices stay by themselves."""
-    found: list[_Piece | Weight] = []
-    for matrix in matrices:
-        piece = matrix if _is_thin(matrix) else _piece(matrix)
-        above = found[-1] if found else None
-        joined = above.with_rows(piece) if isinstance(above, _Piece) and isinstance(piece, _Piece) else None
-        if joined is None:
-            found.append(piece)
-        else:
-            found[-1] = joined
-    return found
+def _joined(tensors: list[Tensor], dimension: int) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors, dimension)
 
 
-def _multiply(graph: Graph, x: str, piece: _Piece | Weight) -> str:
-    if isinstance(piece, Weight):
-        left, right = _factors(piece)
-        return product(graph, product(graph, x, [right]), [left])
-    if piece.is_packed(graph.activations):
-        packed, scales, block = _packed(graph, piece)
-        rows, columns = piece.numbers.shape
-        sizes = {"K": columns, "N": rows, "bits": piece.bits, "block_size": block}
-        accuracy = ACCURACY[graph.activations]
-        return graph.operator("MatMulNBits", x, packed, scales, domain=MICROSOFT, accuracy_level=accuracy, **sizes)
-    if piece.scales is None and not graph.has(piece.name):
-        return graph.operator("MatMul", x, graph.constant(piece.numbers.T, f"{piece.name}.transposed"))
-    # Runtimes compute nodes of the outermost graph that have only constants once; in a body, maybe at every step.
-    return graph.operator("MatMul", x, graph.root.operator("Transpose", _whole(graph, piece), perm=[1, 0]))
+def _unpacked(codes: Tensor, scales: Tensor, columns: int, bits: int) -> Tensor:
+    """Codes (..., blocks, bytes) times scales (..., blocks), (..., columns)."""
+    numbers = codes.float()
+    if bits == 4:
+        low = (codes & 15).float()
+        numbers = torch.stack([low, (numbers - low) / 16], dim=-1).flatten(-2)
+    numbers = (numbers - 2.0 ** (bits - 1)) * scales.unsqueeze(-1)
+    return numbers.flatten(-2)[..., :columns]
 
 
-def _whole(graph: Graph, piece: _Piece) -> str:
-    if piece.scales is not None:
-        graph.root.expanded.extend(piece.names)
-    return _rows(graph.root, piece, None)
+@torch.library.custom_op("g2lstm::matmul_nbits", mutates_args=())
+def matmul_nbits(x: Tensor, codes: Tensor, scales: Tensor, columns: int, bits: int, accuracy: int) -> Tensor:
+    """What ONNX Runtime's `MatMulNBits` computes, (..., N), from x (..., K), codes and scales as that takes them."""
+    return x @ _unpacked(codes, scales, columns, bits).t()
 
 
-def _rows(graph: Graph, piece: _Piece, places: str | None) -> str:
-    """The rows at these places, (..., K), or all of them, (N, K), in float32."""
-
-    def taken(constant: str) -> str:
-        return constant if places is None else graph.operator("Gather", constant, places)
-
-    if piece.scales is None:
-        return taken(graph.constant(piece.numbers, piece.name))
-    columns, half = piece.numbers.shape[1], np.float32(2 ** (piece.bits - 1))
-    if not piece.is_packed(graph.activations):
-        codes = taken(graph.constant(piece.numbers, f"{piece.name}.codes"))
-        codes = graph.operator("Cast", codes, to=TensorProto.FLOAT)
-        scales = piece.scales if piece.group is None else np.repeat(piece.scales, piece.group, axis=1)[:, :columns]
-        return graph.operator("Mul", codes, taken(graph.constant(scales, f"{piece.name}.scales")))
-    packed, scales_name, block = _packed(graph, piece)
-    codes = taken(packed)  # (..., blocks, bytes)
-    if piece.bits == 4:
-        low = graph.operator("BitwiseAnd", codes, graph.constant(np.uint8(15)))
-        high = graph.operator("BitShift", codes, graph.constant(np.uint8(4)), direction="RIGHT")
-        last = graph.integers(-1)
-        both = [graph.operator("Unsqueeze", part, last) for part in (low, high)]
-        codes = graph.operators("Concat", both, 1, axis=-1)[0]  # (..., blocks, bytes, 2)
-        # The number of dimensions depends on `places`, so the new shape is made from that of the bytes.
-        shape = graph.operator("Concat", graph.operator("Shape", low, end=-1), graph.integers(block), axis=0)
-        codes = graph.operator("Reshape", codes, shape)  # (..., blocks, columns of a block)
-    numbers = graph.operator("Sub", graph.operator("Cast", codes, to=TensorProto.FLOAT), graph.constant(half))
-    scales_taken = graph.operator("Unsqueeze", taken(scales_name), graph.integers(-1))
-    numbers = graph.operator("Mul", numbers, scales_taken)
-    shape = graph.operator("Concat", graph.operator("Shape", numbers, end=-2), graph.integers(-1), axis=0)
-    numbers = graph.operator("Reshape", numbers, shape)  # (..., blocks · columns of a block)
-    return graph.operator("Slice", numbers, graph.integers(0), graph.integers(columns), graph.integers(-1))
+@matmul_nbits.register_fake
+def _(x: Tensor, codes: Tensor, scales: Tensor, columns: int, bits: int, accuracy: int) -> Tensor:
+    return x.new_empty(*x.shape[:-1], len(codes))
 
 
-def _packed(graph: Graph, piece: _Piece) -> tuple[str, str, int]:
-    """Codes (N, blocks, bytes) and scales (N, blocks) as `MatMulNBits` takes them, and the columns per block."""
-    block = piece.block
-    assert block is not None
-    assert piece.scales is not None
-    (rows, columns), half = piece.numbers.shape, 2 ** (piece.bits - 1)
-    blocks = -(-columns // block)
-    codes = np.full((rows, blocks * block), half, dtype=np.uint8)  # the padding stands for 0
-    codes[:, :columns] = piece.numbers + np.int16(half)
-    if piece.bits == 4:
-        codes = codes[:, 0::2] | (codes[:, 1::2] << 4)
-    group = np.zeros(blocks, dtype=np.int64) if piece.group is None else np.arange(blocks) * block // piece.group
-    packed = graph.constant(codes.reshape(rows, blocks, -1), f"{piece.name}.codes")
-    return packed, graph.constant(piece.scales[:, group], f"{piece.name}.scales"), block
+def translations() -> dict[Any, Callable[..., Any]]:
+    """How `torch.onnx` writes the operators of this file."""
+    from onnx.defs import OpSchema
+    from onnxscript import values
+
+    kinds = {"x": "tensor(float)", "codes": "tensor(uint8)", "scales": "tensor(float)"}
+    schema = OpSchema(
+        "MatMulNBits",
+        "com.microsoft",
+        1,
+        inputs=[OpSchema.FormalParameter(name, kind) for name, kind in kinds.items()],
+        outputs=[OpSchema.FormalParameter("y", "tensor(float)")],
+        attributes=[
+            OpSchema.Attribute(name, OpSchema.AttrType.INT)
+            for name in ("K", "N", "bits", "block_size", "accuracy_level")
+        ],
+    )
+    operator = values.Op(values.Opset(schema.domain, 1), schema.name, schema)
+
+    def write(x: Any, codes: Any, scales: Any, columns: int, bits: int, accuracy: int) -> Any:
+        rows, _, size = codes.shape
+        sizes = {"K": columns, "N": rows, "bits": bits, "block_size": size * 8 // bits}
+        return operator(x, codes, scales, accuracy_level=accuracy, **sizes)
+
+    return {torch.ops.g2lstm.matmul_nbits.default: write}

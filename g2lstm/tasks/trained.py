@@ -19,7 +19,7 @@ from g2lstm.text.registry import folder_of
 from g2lstm.text.tokenize import Tokenizer
 
 if TYPE_CHECKING:
-    from g2lstm.export.check import Exporter
+    from g2lstm.export.part import Exporter
 
 Progress: TypeAlias = Callable[[int, int], None]  # how much is done, and the total
 

@@ -9,6 +9,7 @@ import g2lstm
 from g2lstm.compression.model import compress
 from g2lstm.errors import G2Error
 from g2lstm.export.onnx import export_onnx
+from g2lstm.nn.lstm import GatedLSTM
 from tests.export.sessions import TOLERANCE, open_session, operators, run
 from tests.nn.layers import SURFACE
 
@@ -43,11 +44,14 @@ def agrees(tmp_path):
         session, states = open_session(path), layer.num_layers * (2 if layer.bidirectional else 1)
         for steps, batch in ((3, 2), (9, 1), (1, 4)):
             x = torch.randn((batch, steps, I) if layer.batch_first else (steps, batch, I))
-            h, c = torch.rand(states, batch, layer.proj_size or H) * 2 - 1, torch.randn(states, batch, H)
-            got = run(session, input=x.numpy(), h=h.numpy(), c=c.numpy())
+            state = {"h": torch.rand(states, batch, layer.proj_size or H) * 2 - 1, "c": torch.randn(states, batch, H)}
+            if not isinstance(layer, nn.LSTM | GatedLSTM):
+                del state["c"]
+            got = run(session, input=x.numpy(), **{name: one.numpy() for name, one in state.items()})
             with g2lstm.nn.record.evaluating(layer), torch.no_grad():
-                out, (h, c) = layer(x, (h, c))
-            for name, value in {"output": out, "h_next": h, "c_next": c}.items():
+                out, last = layer(x, tuple(state.values()) if len(state) == 2 else state["h"])
+            last = last if len(state) == 2 else [last]
+            for name, value in {"output": out, **{f"{k}_next": v for k, v in zip(state, last, strict=True)}}.items():
                 np.testing.assert_allclose(got[name], value.numpy(), rtol=TOLERANCE, atol=TOLERANCE)
         return made, operators(path)
 
@@ -61,23 +65,33 @@ def test_dense(agrees, case):
     assert ("LSTM" in used) == ("proj_size" not in case.layer)
 
 
-def test_torch_layers(agrees):
-    agrees(small(nn.LSTM, num_layers=2, bidirectional=True, batch_first=True))
+@pytest.mark.parametrize(
+    ("kind", "options", "operator"),
+    [
+        (nn.LSTM, {"num_layers": 2, "bidirectional": True, "batch_first": True}, "LSTM"),
+        (nn.GRU, {"num_layers": 2, "bidirectional": True, "batch_first": True}, "GRU"),
+        (nn.GRU, {"bias": False}, "GRU"),
+        (g2lstm.G2GRU, {"num_layers": 2, "method": "sharpened"}, "GRU"),
+        (g2lstm.G2GRU, {"bidirectional": True, "eval_gate": "hard"}, "Scan"),
+    ],
+)
+def test_other_layers(agrees, kind, options, operator):
+    _, used = agrees(small(kind, **options))
+    assert operator in used
 
 
-@pytest.mark.parametrize("gates", ["if", "ifo"])
 @pytest.mark.parametrize(
     "options",
     [
-        {"method": "sharpened"},
+        {"method": "sharpened", "gates": "ifo"},
         {"method": "sigmoid"},
         {"method": "gumbel", "tau": 0.5, "eval_gate": "tempered"},
-        {"method": "gumbel", "eval_gate": "hard"},
+        {"method": "gumbel", "eval_gate": "hard", "gates": "ifo"},
         {"method": "sharpened", "eval_gate": "hard"},
     ],
 )
-def test_methods_and_gates(agrees, options, gates):
-    _, used = agrees(small(**options, gates=gates))
+def test_methods_and_gates(agrees, options):
+    _, used = agrees(small(**options))
     assert ("GreaterOrEqual" in used) == (options.get("eval_gate") == "hard")
 
 
@@ -92,12 +106,20 @@ def test_a_hard_gate_is_open_at_zero(tmp_path):
     np.testing.assert_array_equal(got["c_next"], c)
 
 
-@pytest.mark.parametrize("layer", [{}, {"bidirectional": True, "num_layers": 2}, {"bias": False, "batch_first": True}])
-@pytest.mark.parametrize("method", ["gumbel", "sharpened"])
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(
+    ("spec", "layer"),
+    [
+        ("low rank", {"method": "sharpened"}),
+        ("low rank int8", {"bias": False, "batch_first": True}),
+        ("int8", {"method": "sharpened", "bidirectional": True, "num_layers": 2}),
+        ("int4", {"bidirectional": True}),
+        ("five levels", {"method": "sharpened", "bias": False, "batch_first": True}),
+        ("mixed", {"num_layers": 2}),
+    ],
+)
 @pytest.mark.filterwarnings("ignore:become float32")
-def test_compressed(agrees, spec, method, layer):
-    made, used = agrees(compress(small(method=method, **layer), SPECS[spec]))
+def test_compressed(agrees, spec, layer):
+    made, used = agrees(compress(small(**layer), SPECS[spec]))
     assert ("MatMulNBits" in used) == (spec in ("int4", "five levels", "mixed"))
     assert bool(made.expanded) == ("int8" in spec)
     assert ("LSTM" in used) == (spec == "int8")
@@ -152,10 +174,8 @@ class Own(nn.LSTM):
     ("model", "message"),
     [
         (Own(2, 3), "can't export this layer: Own is a subclass of LSTM"),
-        (
-            nn.Sequential(nn.LSTM(2, 3)),
-            "can be exported, got Sequential; export the LSTM layers of another model one by one",
-        ),
+        (nn.Sequential(nn.LSTM(2, 3)), "to export Sequential, pass an example of what it is called with"),
+        ("model", "only a torch.nn.Module or a trained model can be exported, got str"),
         (torch.nn.utils.parametrizations.weight_norm(nn.LSTM(2, 3), "weight_hh_l0"), "can't export this layer"),
     ],
 )

@@ -124,8 +124,7 @@ def test_language_model(tmp_path, options):
     assert model.producer_name == "g2lstm"
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(("spec", "tied"), list(zip(SPECS, [True, False] * 3, strict=True)))
 def test_compressed_language_model(tmp_path, spec, tied):
     made = assert_language_model_agrees(language_model(spec, tied=tied, residual=tied), tmp_path / "model.onnx")
     used = operators(made.files[0])
@@ -160,8 +159,7 @@ def test_translation_model(tmp_path, options):
         onnx.checker.check_model(onnx.load(file), full_check=True)
 
 
-@pytest.mark.parametrize("tied", ["none", "output", "all"])
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(("spec", "tied"), list(zip(SPECS, ["none", "output", "all"] * 2, strict=True)))
 def test_compressed_translation_model(tmp_path, spec, tied):
     model = translation_model(spec, tied=tied, residual=tied == "all")
     assert_translation_model_agrees(model, tmp_path / "model.onnx")

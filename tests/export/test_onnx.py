@@ -14,6 +14,7 @@ import g2lstm
 from g2lstm.compression.model import compress
 from g2lstm.errors import G2Error
 from g2lstm.export import onnx as exporting
+from g2lstm.export import trace as tracing
 from g2lstm.export.onnx import export_onnx
 from g2lstm.text.tokenize import Tokenizer
 from tests.runs.toys import language_run, translation_run
@@ -143,12 +144,18 @@ def test_bad_arguments(language, tmp_path, name, options, message):
     assert names(tmp_path) == before
 
 
-@pytest.mark.parametrize("missing", ["onnx", "onnxruntime"])
+@pytest.mark.parametrize("missing", ["onnx", "onnxruntime", "onnxscript"])
 def test_without_the_extra(language, tmp_path, monkeypatch, missing):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find(name))
     with pytest.raises(G2Error, match=rf"an export needs {missing}; install .*: pip install 'g2lstm\[export\]'"):
         export_onnx(language, tmp_path / "words.onnx")
+
+
+def test_with_an_old_torch(tmp_path, monkeypatch):
+    monkeypatch.delattr(torch.onnx, "ops")
+    with pytest.raises(G2Error, match=r"an export needs a newer torch than .*; it is tested with torch 2.13"):
+        export_onnx(torch.nn.LSTM(2, 3), tmp_path / "layer.onnx")
 
 
 def test_a_full_disk_leaves_nothing(translation, tmp_path, monkeypatch):
@@ -178,7 +185,7 @@ def test_an_interruption_leaves_nothing(language, tmp_path, monkeypatch):
 
 
 def test_more_than_a_file_can_hold(language, tmp_path, monkeypatch):
-    monkeypatch.setattr(exporting, "MOST_BYTES", 1000)
+    monkeypatch.setattr(tracing, "MOST_BYTES", 1000)
     with pytest.raises(G2Error, match="an ONNX file can hold 2.1 GB; compress the model first"):
         export_onnx(language, tmp_path / "out" / "model.onnx")
     assert "out" not in names(tmp_path)

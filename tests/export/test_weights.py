@@ -1,15 +1,17 @@
-"""Products with encoded matrices, and their rows, in ONNX Runtime against what the matrices stand for."""
+"""Products with encoded matrices, and their rows, against what the matrices stand for; in torch and in ONNX Runtime."""
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
+from torch import nn
 
 from g2lstm.compression.encodings import Grid, Integers
 from g2lstm.compression.layers import Weight
 from g2lstm.compression.spec import Spec, encode
-from g2lstm.export.graph import FLOAT, INTEGER, Graph
-from g2lstm.export.weights import expanded, lookup, product
+from g2lstm.export.part import Part
+from g2lstm.export.trace import trace
+from g2lstm.export.weights import Matrix, Notes
+from tests.export.sessions import open_session, run
 
 FORMS = {
     "dense": None,
@@ -26,143 +28,109 @@ PACKED = {"five levels", "int4", "low rank int4"}  # with float32 activations; b
 ALSO_PACKED = {"many levels", "int8", "low rank int8"}  # with int8 activations
 
 
-def matrix(form, rows, columns, name="w", factor=1.0):
+def weight(form, rows, columns, name="w", factor=1.0):
     values = torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows * columns))
     return Weight(name, encode(values, Spec.parse(f"gates={FORMS[form]}").gates if FORMS[form] else None), factor)
 
 
-def dense(*matrices):
-    return np.concatenate([one.encoding.decode().astype(np.float64) * one.factor for one in matrices])
+def dense(*weights):
+    return np.concatenate([one.encoding.decode().astype(np.float64) * one.factor for one in weights])
 
 
-def run(graph, *outputs, **inputs):
-    for value in outputs:
-        graph.output(value, f"out_{value}", FLOAT)
-    content = graph.model()
-    for output in content.graph.output:
-        output.type.tensor_type.ClearField("shape")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return content, onnxruntime.InferenceSession(content.SerializeToString(), options).run(None, inputs)
+def uniform(*shape):
+    return torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32))
 
 
-def operators(model):
-    return [node.op_type for node in model.graph.node]
+class Both(Part):
+    """The rows of a matrix, and the product with it, as a tied model has them."""
+
+    def __init__(self, matrix):
+        columns = matrix.rows(torch.tensor([0])).size(-1)
+        super().__init__(nn.ModuleList([matrix]), {"tokens": torch.arange(4), "x": uniform(3, columns)})
+
+    def compute(self, inputs):
+        return {
+            "rows": self.model[0].rows(inputs["tokens"]),
+            "product": self.model[0].product()(inputs["x"]),
+        }
 
 
+@pytest.mark.parametrize("activations", ["float32", "int8"])
 @pytest.mark.parametrize("columns", [5, 32, 37, 150])
 @pytest.mark.parametrize("form", FORMS)
-def test_product(form, columns):
-    one = matrix(form, 7, columns, factor=1 / 0.9)
-    x = np.random.default_rng(0).standard_normal((4, 2, columns)).astype(np.float32)
-    graph = Graph()
-    bias = np.arange(7, dtype=np.float32)
-    y = product(graph, graph.input("x", FLOAT, "a", "b", columns), [one], bias)
-    model, [got] = run(graph, y, x=x)
-    expected = x @ dense(one).T + bias
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
-    assert ("MatMulNBits" in operators(model)) == (form in PACKED) == (not graph.is_plain)
-    assert [one.domain for one in model.opset_import] == ["", "com.microsoft"][: 1 if graph.is_plain else 2]
-    assert bool(graph.expanded) == (form not in PACKED | {"dense", "low rank"})
+def test_product_and_rows(form, columns, activations):
+    one = weight(form, 11, columns, factor=1 / 0.9)
+    notes = Notes(activations)
+    matrix = Matrix([one], notes)
+    x, tokens = uniform(4, 2, columns), torch.tensor([[3, 0, 10], [3, 5, 1]])
+    expected = x.numpy() @ dense(one).T
+    np.testing.assert_allclose(matrix.product()(x), expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+    packed = PACKED | (ALSO_PACKED if activations == "int8" else set())
+    assert bool(notes.expanded) == (form not in packed | {"dense", "low rank"})
+    np.testing.assert_allclose(matrix.rows(tokens), dense(one)[tokens], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("form", sorted(PACKED | ALSO_PACKED))
-def test_int8_activations_are_near(form):
-    one = matrix(form, 9, 70)
-    x = np.random.default_rng(0).uniform(-1, 1, (3, 70)).astype(np.float32)
-    graph = Graph("int8")
-    y = product(graph, graph.input("x", FLOAT, "a", 70), [one])
-    model, [got] = run(graph, y, x=x)
-    expected = x @ dense(one).T
-    assert set(operators(model)) == {"MatMulNBits", "Identity"}
-    assert not graph.expanded
-    difference = np.abs(got - expected).max() / np.abs(expected).max()
-    assert 1e-5 < difference < 2e-2
+@pytest.mark.parametrize("activations", ["float32", "int8"])
+@pytest.mark.parametrize("form", ["dense", "five levels", "int8", "low rank int4", "fine levels"])
+def test_in_a_graph(form, activations, tmp_path):
+    """What torch computes with the packed weights is what ONNX Runtime computes; a matrix is stored once."""
+    one = weight(form, 60, 37)
+    matrix = Matrix([one], Notes(activations))
+    part = Both(matrix)
+    graph = trace(part, activations)
+    (tmp_path / "graph.onnx").write_bytes(graph.model.SerializeToString())
+    tokens, x = np.array([1, 2, 0, 59, 3]), uniform(2, 37).numpy()
+    got = run(open_session(tmp_path / "graph.onnx"), tokens=tokens, x=x)
+    np.testing.assert_allclose(got["rows"], dense(one)[tokens], rtol=1e-6, atol=1e-6)
+    is_packed = form in PACKED | (ALSO_PACKED if activations == "int8" else set())
+    expected, tolerance = x @ dense(one).T, 3e-2 if is_packed and activations == "int8" else 1e-5
+    np.testing.assert_allclose(got["product"], expected, rtol=0, atol=tolerance * np.abs(expected).max())
+    assert ("MatMulNBits" in [node.op_type for node in graph.model.graph.node]) == is_packed == (not graph.is_plain)
+    assert [one.domain for one in graph.model.opset_import] == ["", "com.microsoft"][: 1 if graph.is_plain else 2]
+    stored = sum(buffer.numel() * buffer.element_size() for buffer in matrix.buffers())
+    assert len(graph.model.SerializeToString()) < stored + 4000
 
 
 def test_a_matrix_of_low_rank_is_never_multiplied_out():
-    graph = Graph()
-    y = product(graph, graph.input("x", FLOAT, "a", 40), [matrix("low rank", 50, 40)])
-    model, _ = run(graph, y, x=np.zeros((1, 40), np.float32))
-    assert sorted(tuple(one.dims) for one in model.graph.initializer) == [(3, 50), (40, 3)]
-
-
-@pytest.mark.parametrize("activations", ["float32", "int8"])
-@pytest.mark.parametrize("columns", [5, 64, 70])
-@pytest.mark.parametrize("form", FORMS)
-def test_rows(form, columns, activations):
-    one = matrix(form, 11, columns)
-    graph = Graph(activations)
-    tokens = np.array([[3, 0, 10], [3, 5, 1]])
-    _, [got] = run(graph, lookup(graph, graph.input("t", INTEGER, "a", "b"), one), t=tokens)
-    np.testing.assert_allclose(got, dense(one)[tokens], rtol=1e-6, atol=1e-6)
-    assert got.shape == (2, 3, columns)
-
-
-@pytest.mark.parametrize("activations", ["float32", "int8"])
-@pytest.mark.parametrize("form", FORMS)
-def test_a_tied_matrix_is_stored_once(form, activations):
-    one = matrix(form, 60, 37)
-    graph = Graph(activations)
-    rows = lookup(graph, graph.input("t", INTEGER, "a"), one)
-    after_rows = graph.constant_bytes
-    y = product(graph, graph.input("x", FLOAT, "a", 37), [one])
-    assert graph.constant_bytes - after_rows < 0.1 * after_rows or form.startswith("low rank")
-    x = np.random.default_rng(0).uniform(-1, 1, (2, 37)).astype(np.float32)
-    _, [got_rows, got] = run(graph, rows, y, t=np.array([1, 2]), x=x)
-    np.testing.assert_allclose(got_rows, dense(one)[[1, 2]], rtol=1e-6, atol=1e-6)
-    tolerance = 1e-5 if activations == "float32" else 3e-2
-    expected = x @ dense(one).T
-    np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance * np.abs(expected).max())
+    matrix = Matrix([weight("low rank", 50, 40)], Notes())
+    assert sorted(tuple(one.shape) for one in matrix.buffers()) == [(3, 40), (50, 3)]
+    assert not matrix.is_float
 
 
 def test_neighbours_are_multiplied_at_once():
     """i, f of five levels and g, o of int4 are one product, with a temperature in some of them."""
     forms = ("five levels", "five levels", "int4", "int4")
-    matrices = [matrix(form, 6 + n, 70, f"w{n}", 1 + n) for n, form in enumerate(forms)]
-    graph = Graph()
-    x = np.random.default_rng(0).standard_normal((3, 70)).astype(np.float32)
-    model, [got] = run(graph, product(graph, graph.input("x", FLOAT, "a", 70), matrices), x=x)
-    assert operators(model) == ["MatMulNBits", "Identity"]
-    np.testing.assert_allclose(got, x @ dense(*matrices).T, rtol=1e-5, atol=1e-4)
+    weights = [weight(form, 6 + n, 70, f"w{n}", 1 + n) for n, form in enumerate(forms)]
+    matrix, x = Matrix(weights, Notes()), uniform(3, 70)
+    assert len(matrix.parts) == 1
+    np.testing.assert_allclose(matrix.product()(x), x.numpy() @ dense(*weights).T, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(matrix.rows(), dense(*weights), rtol=1e-6, atol=1e-6)
 
 
 def test_strangers_are_multiplied_apart_and_in_order():
     forms = ("low rank", "int4", "dense", "fine levels", "dense")
-    matrices = [matrix(form, 6 + n, 33, f"w{n}", 1 + n) for n, form in enumerate(forms)]
-    graph = Graph()
-    x = np.random.default_rng(0).standard_normal((3, 33)).astype(np.float32)
-    _, [got] = run(graph, product(graph, graph.input("x", FLOAT, "a", 33), matrices), x=x)
-    np.testing.assert_allclose(got, x @ dense(*matrices).T, rtol=1e-5, atol=1e-4)
-    assert graph.expanded == ["w3"]
-
-
-def test_expanded():
-    matrices = [matrix(form, 3 + n, 37, f"w{n}", 1 + n) for n, form in enumerate(FORMS) if "low" not in form]
-    graph = Graph()
-    _, [got] = run(graph, expanded(graph, matrices))
-    np.testing.assert_allclose(got, dense(*matrices), rtol=1e-6, atol=1e-6)
+    weights = [weight(form, 6 + n, 33, f"w{n}", 1 + n) for n, form in enumerate(forms)]
+    notes, x = Notes(), uniform(3, 33)
+    matrix = Matrix(weights, notes)
+    assert len(matrix.parts) == 5
+    np.testing.assert_allclose(matrix.product()(x), x.numpy() @ dense(*weights).T, rtol=1e-5, atol=1e-4)
+    assert list(notes.expanded) == ["w3"]
 
 
 def test_groups_that_no_block_fits():
     rng = np.random.default_rng(0)
     encoding = Integers(rng.integers(-8, 8, (5, 50), dtype=np.int8), rng.random((5, 3)).astype(np.float16), 4, 20)
-    graph = Graph()
-    x = np.eye(50, dtype=np.float32)
-    _, [got] = run(graph, product(graph, graph.input("x", FLOAT, "a", 50), [Weight("w", encoding)]), x=x)
+    notes = Notes()
+    got = Matrix([Weight("w", encoding)], notes).product()(torch.eye(50))
     np.testing.assert_allclose(got.T, encoding.decode(), rtol=1e-6)
-    assert graph.expanded == ["w"]
+    assert list(notes.expanded) == ["w"]
 
 
-@pytest.mark.parametrize(("lowest", "highest", "packed"), [(-8, 7, 4), (-9, 7, None), (-8, 8, None)])
+@pytest.mark.parametrize(("lowest", "highest", "packed"), [(-8, 7, True), (-9, 7, False), (-8, 8, False)])
 def test_codes_at_the_ends(lowest, highest, packed):
     codes = np.array([[lowest, 0, highest, -1]], np.int8)
-    graph = Graph()
-    y = product(graph, graph.input("x", FLOAT, "a", 4), [Weight("w", Grid(codes, 0.5))])
-    model, [got] = run(graph, y, x=np.eye(4, dtype=np.float32))
-    np.testing.assert_array_equal(got[:, 0], codes[0] * 0.5)
-    assert ("MatMulNBits" in operators(model)) == (packed is not None)
-    graph = Graph("int8")
-    product(graph, graph.input("x", FLOAT, "a", 4), [Weight("w", Grid(codes, 0.5))])
-    [node] = graph.model().graph.node
-    assert {one.name: one.i for one in node.attribute}["bits"] == (packed or 8)
+    for activations in ("float32", "int8"):
+        matrix = Matrix([Weight("w", Grid(codes, 0.5))], Notes(activations))
+        np.testing.assert_array_equal(matrix.product()(torch.eye(4))[:, 0], codes[0] * 0.5)
+        assert matrix.parts[0].bits == (4 if packed else 8)
+        assert matrix.parts[0].is_packed == (packed or activations == "int8")

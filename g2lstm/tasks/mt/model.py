@@ -150,14 +150,14 @@ class TranslationModel(TokenModel):
         """Reads sources (S, B) of these lengths (B,). Padding does not affect them."""
         x = self._drop(self._source(source), self.input_dropout)
         packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
-        x, _ = pad_packed_sequence(self.encoder[0](packed)[0], total_length=len(source))
+        x, _ = pad_packed_sequence(self.encoder[0](packed)[0], total_length=source.size(0))
         for index, layer in enumerate(self.encoder[1:], start=1):
             below = self._drop(x, self.between_dropout)
             x, _ = layer(below)
             if self.residual and index > 1:
                 x = x + below
         values = self._drop(x, self.between_dropout).transpose(0, 1)
-        is_padding = torch.arange(len(source)) >= lengths.unsqueeze(1)
+        is_padding = torch.arange(source.size(0)) >= lengths.unsqueeze(1)
         return self.attention.memory(values, is_padding.to(source.device))
 
     def start(self, memory: Memory) -> DecoderState:
@@ -181,7 +181,7 @@ class TranslationModel(TokenModel):
     def _decode(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Tensor, DecoderState]:
         """Tokens (T, B * K) to features (T, B * K, E), attention (B, T * K, S) and the state after them."""
         memory, layers = state
-        batch, (steps, rows) = len(memory.values), tokens.shape
+        batch, (steps, rows) = memory.values.size(0), tokens.shape
         x = self._drop(self.target_embedding(tokens), self.input_dropout)
         x, last = self.decoder[0](x, layers[0])
         ends = [last]

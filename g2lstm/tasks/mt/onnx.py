@@ -1,17 +1,15 @@
 """A translation model as two ONNX graphs: an encoder, and a decoder that makes one step."""
 
-import math
+from collections.abc import Mapping
+from typing import Any
 
-import numpy as np
 import torch
-from torch import nn
+from torch import Tensor
 
-from g2lstm.export.check import Exporter, Outputs, Runners, named_states
-from g2lstm.export.graph import FLOAT, INTEGER, TRUTH, Graph
-from g2lstm.export.lstm import Sequences, layers_of, run, step
-from g2lstm.export.weights import linear, log_softmax, lookup, weights_of
-from g2lstm.nn.lstm import GatedLSTM
-from g2lstm.tasks.mt.model import TranslationModel
+from g2lstm.export.part import NEXT, Exporter, Part, Shape, Tensors
+from g2lstm.tasks.mt.model import DecoderState, Memory, TranslationModel
+
+_MEMORY = {"memory": "values", "keys": "keys", "is_padding": "is_padding"}  # names in the graphs and in `Memory`
 
 
 class TranslationModelExporter(Exporter):
@@ -22,140 +20,84 @@ encoder, decoder = (ort.InferenceSession({stem!r} + part) for part in (".encoder
 read = encoder.run(None, {{"source": np.array([[{end}]]), "lengths": np.array([1])}})  # (time, batch)
 names = [one.name for one in encoder.get_outputs()]
 log_probabilities, attention, *state = decoder.run(None, {{"tokens": np.array([{begin}]), **dict(zip(names, read))}})"""
-    parts = ("encoder", "decoder")
+    names = ("encoder", "decoder")
 
     module: TranslationModel
 
-    def graphs(self, activations: str) -> dict[str, Graph]:
+    def parts(self) -> dict[str, Part]:
         """Encoder and decoder."""
-        return {"encoder": _encoder(self.module, activations), "decoder": _decoder(self.module, activations)}
-
-    def outputs(self, runners: Runners, steps: int, batch: int, generator: torch.Generator) -> Outputs:
-        """Those of the encoder, then of two steps of the decoder, each from the export's own state."""
-        model, hypotheses = self.module, 1 + steps % 3
-        table = model.target_embedding if model.source_embedding is None else model.source_embedding
-        source = torch.randint(table.num_embeddings, (steps, batch), generator=generator)
-        lengths = torch.randint(1, steps + 1, (batch,), generator=generator)
-        lengths[-1] = steps
-        memory = model.encode(source, lengths)
-        start = model.start(memory)
-        got = runners["encoder"]({"source": source.numpy(), "lengths": lengths.numpy()})
-        for name, value in {"memory": memory.values, "keys": memory.keys, "is_padding": memory.is_padding}.items():
-            yield name, got[name], value
-        for name, value in named_states(start.layers):
-            yield name, got[name], value
-
-        state = start.select(torch.arange(batch), torch.zeros(batch, hypotheses, dtype=torch.int64))
-        seen = {name: got[name] for name in ("memory", "keys", "is_padding")}
-        theirs = {name: got[name].repeat(hypotheses, axis=1) for name, _ in named_states(start.layers)}
-        for _ in range(2):
-            tokens = torch.randint(len(model.softmax_bias), (batch, hypotheses), generator=generator)
-            out = model.step(tokens, state)
-            state = out.state
-            got = runners["decoder"]({"tokens": tokens.flatten().numpy(), **seen, **theirs})
-            yield "log_probabilities", got["log_probabilities"], out.log_probabilities.flatten(0, 1)
-            yield "attention", got["attention"], out.attention.flatten(0, 1)
-            for name, value in named_states(state.layers):
-                yield f"{name}_next", got[f"{name}_next"], value
-                theirs[name] = got[f"{name}_next"]
-
-    @property
-    def softmax_width(self) -> int:
-        """What the softmax sees."""
-        return self.module.output.out_features
-
-    def largest_input(self, embedded: float) -> float:
-        """Each residual layer adds 1 at most."""
-        layers = max(len(self.module.encoder), len(self.module.decoder)) if self.module.residual else 0
-        return max(embedded, layers)
+        encoder = _Encoder(self.module)
+        return {"encoder": encoder, "decoder": _Decoder(self.module, encoder)}
 
 
-def _encoder(model: TranslationModel, activations: str) -> Graph:
+class _Encoder(Part):
     """Sources (S, B) and their lengths to what the decoder looks at, and its first state."""
-    graph = Graph(activations)
-    source = graph.input("source", INTEGER, "source", "batch")
-    lengths = graph.input("lengths", INTEGER, "batch")
-    zero, one = (graph.constant(np.int64(number)) for number in (0, 1))
-    size = graph.operator("Squeeze", graph.operator("Shape", source, start=0, end=1))
-    places = graph.operator("Unsqueeze", graph.operator("Range", zero, size, one), graph.integers(1))
-    is_token = graph.operator("Less", places, graph.operator("Unsqueeze", lengths, graph.integers(0)))  # (S, B)
 
-    shared = model.source_embedding is None
-    table = model.target_embedding if model.source_embedding is None else model.source_embedding
-    x = lookup(graph, source, weights_of(table, "target_embedding.weight" if shared else "source_embedding.weight"))
-    for number, layer in enumerate(_recurrent(model.encoder)):
-        below, sequences = x, Sequences(lengths, is_token) if number == 0 else None
-        x, _ = run(graph, below, None, layers_of(layer, f"encoder.{number}."), sequences)
-        if model.residual and number > 1:
-            x = graph.operator("Add", x, below)
-    memory = graph.operator("Transpose", x, perm=[1, 0, 2])
-    keys = linear(graph, memory, model.attention.key, "attention.key")
-    is_padding = graph.operator("Transpose", graph.operator("Not", is_token), perm=[1, 0])
+    model: TranslationModel
 
-    kept = graph.operator(
-        "Where", graph.operator("Unsqueeze", is_token, graph.integers(-1)), x, graph.constant(np.float32(0))
-    )
-    count = graph.operator("Unsqueeze", graph.operator("Cast", lengths, to=FLOAT), graph.integers(1))
-    mean = graph.operator("Div", graph.operator("ReduceSum", kept, graph.integers(0), keepdims=0), count)  # (B, C)
-    starts = graph.operator("Tanh", linear(graph, mean, model.bridge, "bridge"))
-    layers, hidden = len(model.decoder), model.attention.key.out_features
-    h = graph.operators("Split", [starts], layers, axis=-1, num_outputs=layers) if layers > 1 else [starts]
+    def __init__(self, model: TranslationModel) -> None:
+        super().__init__(model, {}, {"source": ("source", "batch"), "lengths": ("batch",)})
+        self.inputs = self.draw({"source": 8, "batch": 16}, torch.default_generator)
 
-    graph.output(memory, "memory", FLOAT, "batch", "source", model.attention.key.in_features)
-    graph.output(keys, "keys", FLOAT, "batch", "source", hidden)
-    graph.output(is_padding, "is_padding", TRUTH, "batch", "source")
-    for number in range(layers):
-        first = graph.operator("Unsqueeze", h[number], graph.integers(0))
-        nothing = graph.operator("ConstantOfShape", graph.operator("Shape", first))
-        graph.state_output((first, nothing), str(number), hidden, "batch")
-    return graph
+    def compute(self, inputs: Tensors) -> Tensors:
+        memory = self.model.encode(inputs["source"], inputs["lengths"])
+        seen = {name: getattr(memory, part) for name, part in _MEMORY.items()}
+        return seen | _named(self.model.start(memory))
+
+    def draw(self, sizes: Mapping[str, int], generator: torch.Generator) -> Tensors:
+        steps, batch = sizes["source"], sizes["batch"]
+        source = torch.randint(len(self.model.source_weight), (steps, batch), generator=generator)
+        lengths = torch.randint(1, steps + 1, (batch,), generator=generator)
+        return {"source": source, "lengths": lengths}
 
 
-def _decoder(model: TranslationModel, activations: str) -> Graph:
+class _Decoder(Part):
     """One step: tokens (B · K,), the encoder's outputs for B sentences, and the state, to what may come next.
 
     The K hypotheses of a sentence stand one after the other; K follows from the sizes.
     """
-    graph = Graph(activations)
-    key = model.attention.key
-    hidden, context_size = key.out_features, key.in_features
-    tokens = graph.input("tokens", INTEGER, "rows")
-    memory = graph.input("memory", FLOAT, "batch", "source", context_size)
-    keys = graph.input("keys", FLOAT, "batch", "source", hidden)
-    is_padding = graph.input("is_padding", TRUTH, "batch", "source")
-    states = [graph.state_input(number, hidden, "rows") for number in range(len(model.decoder))]
-    layers = [layers_of(layer, f"decoder.{number}.")[0][0] for number, layer in enumerate(_recurrent(model.decoder))]
 
-    embedding = weights_of(model.target_embedding, "target_embedding.weight")
-    x, last = step(graph, lookup(graph, tokens, embedding), states[0], layers[0])
-    ends = [last]
-    batch = graph.operator("Shape", memory, start=0, end=1)
-    shape = graph.operator("Concat", batch, graph.integers(-1, hidden), axis=0)
-    queries = graph.operator("Reshape", x, shape)  # (B, K, H)
-    scores = graph.operator("MatMul", queries, graph.operator("Transpose", keys, perm=[0, 2, 1]))
-    scores = graph.operator("Mul", scores, graph.constant(np.float32(hidden**-0.5)))
-    hidden_places = graph.operator("Unsqueeze", is_padding, graph.integers(1))
-    scores = graph.operator("Where", hidden_places, graph.constant(np.float32(-math.inf)), scores)
-    weights = graph.operator("Softmax", scores, axis=-1)  # (B, K, S)
-    context = graph.operator("Reshape", graph.operator("MatMul", weights, memory), graph.integers(-1, context_size))
-    for number in range(1, len(layers)):
-        below = x
-        x, last = step(graph, graph.operator("Concat", below, context, axis=-1), states[number], layers[number])
-        if model.residual:
-            x = graph.operator("Add", x, below)
-        ends.append(last)
-    joined = graph.operator("Concat", x, context, axis=-1)
-    features = graph.operator("Tanh", linear(graph, joined, model.output, "output"))
-    softmax = embedding if model.softmax_weight is None else weights_of(model.softmax_weight, "softmax_weight")
-    log_probabilities = log_softmax(graph, features, softmax, model.softmax_bias)
-    source = graph.operator("Shape", memory, start=1, end=2)
-    flat = graph.operator("Concat", graph.integers(-1), source, axis=0)
-    graph.output(log_probabilities, "log_probabilities", FLOAT, "rows", len(model.softmax_bias))
-    graph.output(graph.operator("Reshape", weights, flat), "attention", FLOAT, "rows", "source")
-    for number, end in enumerate(ends):
-        graph.state_output(end, f"{number}_next", hidden, "rows")
-    return graph
+    model: TranslationModel
+
+    def __init__(self, model: TranslationModel, encoder: _Encoder) -> None:
+        super().__init__(model, {})
+        self._encoder = [encoder]  # in a list, so that it is not a module of this one
+        self.inputs = self.draw({"source": 8, "batch": 16}, torch.default_generator)
+        dynamic: dict[str, Shape] = {"tokens": ("rows",), **dict.fromkeys(_MEMORY, ("batch", "source"))}
+        for name, one in self.inputs.items():
+            lead = dynamic.get(name, (1, "rows"))
+            self.shapes[name] = (*lead, *one.shape[len(lead) :])
+        self.carried = {f"{name}{NEXT}": name for name in self.inputs if name not in dynamic}
+
+    def compute(self, inputs: Tensors) -> Tensors:
+        tokens, values, keys, is_padding, *states = inputs.values()
+        rows, batch = tokens.size(0), values.size(0)
+        many = rows // batch
+        state = [_as(one, 1, batch * many, one.size(2)) for one in states]
+        layers = list(zip(state[0::2], state[1::2], strict=True))
+        out = self.model.step(_as(tokens, batch, many), DecoderState(Memory(values, keys, is_padding), layers))
+        flat = {"log_probabilities": out.log_probabilities, "attention": out.attention}
+        ends = {f"{name}{NEXT}": _as(one, 1, rows, one.size(2)) for name, one in _named(out.state).items()}
+        return {name: _as(one, rows, one.size(2)) for name, one in flat.items()} | ends
+
+    def draw(self, sizes: Mapping[str, int], generator: torch.Generator) -> Tensors:
+        many = 1 + sizes["source"] % 3
+        read = self._encoder[0].compute(self._encoder[0].draw(sizes, generator))
+        seen = {name: read.pop(name) for name in _MEMORY}
+        rows = sizes["batch"] * many
+        tokens = torch.randint(len(self.model.softmax_bias), (rows,), generator=generator)
+        states = {name: torch.rand(1, rows, one.size(2), generator=generator) * 2 - 1 for name, one in read.items()}
+        return {"tokens": tokens, **seen, **states}
 
 
-def _recurrent(modules: nn.ModuleList) -> list[nn.LSTM | GatedLSTM]:
-    return [module for module in modules if isinstance(module, nn.LSTM | GatedLSTM)]
+def _as(tensor: Tensor, *shape: Any) -> Tensor:
+    """The tensor in this shape; torch can't see by itself that the number of rows is a multiple of the batch's."""
+    if not torch.compiler.is_exporting():
+        return tensor.reshape(shape)
+    sizes = torch.stack([torch.sym_int(size) * torch.ones((), dtype=torch.int64) for size in shape])
+    return torch.onnx.ops.symbolic("Reshape", (tensor, sizes), dtype=tensor.dtype, shape=shape, version=14)
+
+
+def _named(state: DecoderState) -> Tensors:
+    """The states by the names that graphs have for them: h0, c0, h1, ..."""
+    return {f"{letter}{n}": one for n, pair in enumerate(state.layers) for letter, one in zip("hc", pair, strict=True)}
