@@ -115,7 +115,7 @@ def why_no_session(layer: nn.Module) -> str | None:
         return "its second direction begins at the end of the sequence"
     if getattr(layer, "proj_size", 0):
         return "it has a projection"
-    return None if isinstance(layer, CompressedRecurrent) else why_not(layer)
+    return why_not(layer)
 
 
 def session_layers(layer: nn.Module) -> tuple[list[Layer], str]:

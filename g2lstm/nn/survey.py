@@ -102,8 +102,8 @@ def parameter_names(layer: nn.Module) -> list[str]:
 
 def why_not(module: nn.Module) -> str | None:
     """Why a recurrent layer, ours or torch's, can't be treated as a plain one; None if it can, or is something else."""
-    if not is_recurrent(module):
-        return None
+    if not is_recurrent(module) or (isinstance(module, Gated) and not isinstance(module, WithParameters)):
+        return None  # of ours, the compressed ones have no parameters
     if isinstance(module, torch.jit.ScriptModule):
         return "it is scripted; convert the model before torch.jit.script"
     plain = next((one for one in (*TWINS.values(), *TWINS) if isinstance(module, one)), None)
