@@ -11,8 +11,8 @@ from g2lstm.errors import G2Error
 from g2lstm.recipes.files import apply_overrides, read_tables
 from g2lstm.recipes.problems import MAX_PROBLEMS, problems_of, setting
 from g2lstm.recipes.sections import Recipe as Recipe
-from g2lstm.tasks.lm.training import LmTask
-from g2lstm.tasks.mt.training import MtTask
+from g2lstm.tasks.lm.task import LmTask
+from g2lstm.tasks.mt.task import MtTask
 from g2lstm.tasks.task import Task
 
 LM, MT = LmTask(), MtTask()

@@ -13,7 +13,7 @@ from g2lstm.lab.bench.measure import MEMORY, RATE, TIME, Field, Report, Row, com
 from g2lstm.nn.lstm import G2LSTM
 from g2lstm.runs.compressed import Show, interleaved, silent
 from g2lstm.tasks.lm.model import LanguageModel
-from g2lstm.tasks.lm.training import activation_regulariser, temporal_regulariser, training_loss
+from g2lstm.tasks.lm.task import activation_regulariser, temporal_regulariser, training_loss
 from g2lstm.tasks.model import locked_dropout, word_dropout
 
 PEER = "torch.nn.LSTM"
