@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from g2lstm.nn.lstm import DEFAULT_TAU
-from g2lstm.text.registry import SPLITS, data_set, fetch, own_folder
+from g2lstm.text.datasets import SPLITS, data_set, fetch, own_folder
 from g2lstm.text.tokenize import MIN_BPE_VOCABULARY
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]

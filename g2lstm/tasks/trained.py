@@ -14,8 +14,8 @@ from g2lstm.nn.record import lstms, record_gates
 from g2lstm.recipes.sections import Recipe
 from g2lstm.tasks.model import TokenModel
 from g2lstm.tasks.reading import Encoded, Reading, in_mode, layer_readings
+from g2lstm.text.datasets import folder_of
 from g2lstm.text.lines import read_pieces, sha256_of
-from g2lstm.text.registry import folder_of
 from g2lstm.text.tokenize import Tokenizer
 
 if TYPE_CHECKING:

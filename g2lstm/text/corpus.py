@@ -15,8 +15,8 @@ from filelock import FileLock
 
 from g2lstm.errors import G2Error
 from g2lstm.files import make_folder, read_bounded, write_atomically
+from g2lstm.text.datasets import cache_dir
 from g2lstm.text.lines import Piece, read_pieces, sample_lines, sha256_of
-from g2lstm.text.registry import cache_dir
 from g2lstm.text.tokenize import Tokenizer, train_bpe_tokenizer, train_word_tokenizer
 
 FORMAT = 2  # of the prepared files; part of their names

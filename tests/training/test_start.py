@@ -16,7 +16,7 @@ import g2lstm
 from g2lstm import G2Error, load
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.recipes import load_recipe, parse_recipe
-from g2lstm.text.registry import fetch
+from g2lstm.text.datasets import fetch
 from g2lstm.training.checkpoint import latest_checkpoint
 from g2lstm.training.environment import Interrupted
 from g2lstm.training.progress import Silent

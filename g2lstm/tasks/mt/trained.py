@@ -19,8 +19,8 @@ from g2lstm.tasks.mt.recipe import MtRecipe
 from g2lstm.tasks.reading import Encoded, check_length, column, encode
 from g2lstm.tasks.trained import Metric, Pass, Passes, Progress, Scoring, SpeedTest, SplitScore, Trained
 from g2lstm.text.batches import PairBatch, pair_batch
+from g2lstm.text.datasets import partial_pairs
 from g2lstm.text.pairs import PairCorpus, PairFiles, prepare_pairs, read_pairs
-from g2lstm.text.registry import partial_pairs
 from g2lstm.text.tokenize import EOS, UNK, Tokenizer
 
 SOURCE_TOKENIZER, TARGET_TOKENIZER = "tokenizer.source.json", "tokenizer.target.json"

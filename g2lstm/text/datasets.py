@@ -24,7 +24,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DataSet:
-    """A named data set; sets.toml describes each."""
+    """A named data set; datasets.toml describes each."""
 
     name: str  # what recipes and commands call it
     task: str  # "lm" for text, "mt" for pairs of texts aligned by line
@@ -60,7 +60,7 @@ def cache_dir() -> Path:
 @cache
 def data_sets() -> dict[str, DataSet]:
     """All named data sets, by name."""
-    tables = tomllib.loads((files("g2lstm.text") / "sets.toml").read_text(encoding="utf-8"))
+    tables = tomllib.loads((files("g2lstm.text") / "datasets.toml").read_text(encoding="utf-8"))
     return {name: DataSet(**{"name": name, "folder": name, **table}) for name, table in tables.items()}
 
 
