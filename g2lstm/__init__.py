@@ -34,7 +34,7 @@ __all__ = [
     "train",
 ]
 
-# Imported when first asked for: torch alone takes seconds, which a process that only reads text need not spend.
+# Imported on first use: torch alone takes seconds, which a process that only reads text should not have to spend.
 _LATER = {
     "G2LSTM": "g2lstm.nn.lstm",
     "GateRecord": "g2lstm.nn.record",
@@ -52,7 +52,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name; of these, only `load` and `train` need more than torch, numpy and safetensors."""
+    """Imports a public name; only `load` and `train` need more than torch, numpy and safetensors."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with needs("text", f"g2lstm.{name}"):

@@ -16,14 +16,14 @@ from g2lstm.errors import G2Error
 
 HELP = "\n\n".join(
     [
-        "Make a run smaller: write a new run directory, which every command accepts, and show the gains and the costs.",
+        "Make a run smaller: write a compressed run, which every command accepts, and show what that gains and costs.",
         'A SPEC says what to do to which weights: "group=operation,operation; group=operation".',
-        "Groups: gates, the matrices of the input and forget gates; cell, those of the output gate and the candidate; "
-        "embedding, together with a softmax that is tied to it; softmax, if it has weights of its own. Biases and "
-        "groups that are not named stay as they are.",
-        "Operations: round:R rounds to multiples of R; round:R,clip:C also limits them to C; svd:K keeps rank K, "
+        "Groups: gates, the matrices of the input and forget gates; cell, the matrices of the output gate and the "
+        "candidate; embedding, including a softmax that is tied to it; softmax, if it has weights of its own. Biases "
+        "and groups that are not named stay as they are.",
+        "Operations: round:R rounds to multiples of R; round:R,clip:C also clips to ±C; svd:K reduces the rank to K, "
         "stored as two thin matrices; int8 and int6 store eight or six bits per weight and a scale per row; int4 "
-        "stores four bits per weight and a scale per 32 columns; svd:K,int8 and the like store the thin matrices so.",
+        "stores four bits per weight and a scale per 32 columns; svd:K,int8 also packs the thin matrices.",
         "A SPEC can also be the name of a preset:",
         "\n".join(f"  {name:<16} {text}" for name, text in PRESETS.items()),
         "Examples: `g2lstm compress runs/ptb-small small`, "
@@ -37,9 +37,7 @@ def compress(
     spec: Annotated[str, typer.Argument(help="What to do to which weights, or a preset; see above.")],
     out: Annotated[Path | None, typer.Option(help="The new run directory; RUN+SPEC by default.")] = None,
     split: Annotated[str, typer.Option(help="The split to score: test, valid or train.")] = "test",
-    cache: Annotated[
-        bool, typer.Option("--cache", help="Score with the cache pointer that the recipe describes.")
-    ] = False,
+    cache: Annotated[bool, typer.Option("--cache", help="Score with the recipe's cache pointer.")] = False,
     no_score: Annotated[bool, typer.Option("--no-score", help="Only compress; this needs no data.")] = False,
     data_dir: DataDir = None,
     as_json: Json = False,
