@@ -185,7 +185,7 @@ class RunDirectory:
         self._write(self.result_file, json.dumps({"scores": [*kept, dict(result)]}, indent=2).encode())
 
     def signature(self, **facts: object) -> str:
-        """What a score rests on, for people: versions, recipe, seed, data, and how it was computed."""
+        """How a score was obtained, for people to read: versions, recipe, seed, data and options."""
         base: dict[str, object] = {"recipe": self.recipe_hash, "seed": self.recipe.train.seed}
         if self.model_file.is_file():
             with self.open_weights() as weights:

@@ -32,10 +32,10 @@ class DataSet:
     folder: str  # of the set in a data directory or a mirror
     files: Mapping[str, Sequence[str]] = field(
         default_factory=dict
-    )  # to download: for each its SHA-256 and its address
+    )  # to download, each with its SHA-256 and its address
     languages: Sequence[str] = ()  # of an "mt" set, source first: the endings of its files
     preparation: str = ""  # how users make the files of a set that cannot be downloaded as it is
-    training_pairs: int = 0  # about how many the whole of such a set has
+    training_pairs: int = 0  # roughly how many the whole of such a set has
 
     @property
     def file_names(self) -> list[str]:
@@ -49,7 +49,7 @@ class DataSet:
 
 
 def cache_dir() -> Path:
-    """The folder for files that can be made again: `G2LSTM_CACHE` if set, else the user's cache on this system."""
+    """The folder for files that can be made again: `G2LSTM_CACHE` if set, otherwise the system's cache for the user."""
     if given := os.environ.get("G2LSTM_CACHE"):
         return Path(given).expanduser()
     import pooch  # type: ignore[import-untyped]
@@ -76,7 +76,7 @@ def data_set(name: str) -> DataSet:
 def folder_of(name: str, data_dir: Path | None = None) -> Path:
     """The folder that holds a data set, or will once it is fetched.
 
-    It lies in `data_dir`, which has a folder for each set; by default in `G2LSTM_DATA`, else in the user's cache.
+    It is in `data_dir`, which has a folder for each set; by default in `G2LSTM_DATA` or, if unset, the user's cache.
     """
     found = data_set(name)
     if name in _EMBEDDED:

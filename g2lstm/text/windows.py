@@ -27,8 +27,8 @@ class Columns:
     Column b starts at token b * rows. The target of each token is the next one in the stream, so no prediction is lost
     between two columns. B is the batch size over all processes, each of which reads its own share of the columns.
 
-    With `keep_tail`, the last tokens, which do not fill a row, are kept and the places after them marked `IGNORED`, so
-    that every token but the first is predicted exactly once. Otherwise up to B - 1 tokens at the end are left out.
+    With `keep_tail`, the last tokens are kept even if they do not fill a row, and the places after them are `IGNORED`,
+    so that every token but the first is predicted exactly once. Otherwise up to B - 1 tokens at the end are left out.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load
 from g2lstm.tasks.reading import Reading
 
-MAX_WAITING = 200  # requests; others are asked to try again
+MAX_WAITING = 200  # requests; more are told to try again
 READINGS = 8  # kept: a visitor looks at many units of one sentence
 EXAMPLES = 6
 
