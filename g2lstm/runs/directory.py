@@ -211,9 +211,9 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / ".lock", blocking=False).acquire()
         except Timeout:
-            raise G2Error(f"another process is training in {self.path}; wait for it, or choose --out") from None
+            raise G2Error(f"another process is training in {self.path}; wait for it, or choose another --out") from None
         except OSError as error:
-            raise G2Error(f"{self.path} can't be made or written to: {error.strerror}; choose --out") from None
+            raise G2Error(f"{self.path} can't be made or written to: {error.strerror}; choose another --out") from None
         with lock:
             yield
 

@@ -32,7 +32,7 @@ class Record(BaseModel):
         """Reads a file; `remedy` is what a user can do if it is damaged."""
         content = read_bounded(path, MAX_BYTES)
         try:
-            # From the text rather than from parsed values, which may hold half a surrogate pair, which nothing can write.
+            # From the text rather than from parsed values, which may hold half a surrogate pair that cannot be written.
             return cls.model_validate_json(content)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]

@@ -34,7 +34,7 @@ class DataSet:
         default_factory=dict
     )  # to download, each with its SHA-256 and its address
     languages: Sequence[str] = ()  # of an "mt" set, source first: the endings of its files
-    preparation: str = ""  # how users make the files of a set that cannot be downloaded as it is
+    preparation: str = ""  # how users make the files of a set that cannot be downloaded ready-made
     training_pairs: int = 0  # roughly how many the whole of such a set has
 
     @property
@@ -96,9 +96,9 @@ def fetch(name: str, data_dir: Path | None = None) -> Path:
         raise G2Error(f"{origin} is {folder.parent}, which is not a folder; it should hold one folder per data set")
     if found.preparation and (missing := [file for file in found.file_names if not (folder / file).is_file()]):
         raise G2Error(
-            f"the data set {name!r} cannot be downloaded as it is, and {folder} lacks {', '.join(missing)}; make them, "
-            f"with one sentence per line, and put them there, or into {found.folder}/ in the folder that G2LSTM_DATA "
-            f"names. How they are usually made: {found.preparation}"
+            f"the data set {name!r} cannot be downloaded ready-made, and {folder} lacks {', '.join(missing)}; make "
+            f"them, with one sentence per line, and put them there, or into {found.folder}/ in the folder that "
+            f"G2LSTM_DATA names. How they are usually made: {found.preparation}"
         )
     for file, (expected, _) in found.files.items():
         if (folder / file).exists() and (got := sha256_of(folder / file)) != expected:

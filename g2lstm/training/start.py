@@ -90,7 +90,7 @@ def train_recipe(
     except OSError as error:
         if not is_disk_full(error):
             raise
-        raise G2Error(f"the disk of {out} is full: {error}; free some space, then continue with --resume") from None
+        raise G2Error(f"the disk with {out} is full: {error}; free some space, then continue with --resume") from None
 
 
 def with_absolute_paths(recipe: Recipe) -> Recipe:

@@ -77,7 +77,7 @@ def test_a_set_may_have_a_folder_of_another_name(tmp_path: Path, monkeypatch: py
 
 
 def test_a_set_that_the_user_prepares(tmp_path: Path, cache: Path) -> None:
-    with pytest.raises(G2Error, match="the data set 'iwslt14-de-en' cannot be downloaded as it is, and ") as caught:
+    with pytest.raises(G2Error, match="the data set 'iwslt14-de-en' cannot be downloaded ready-made, and ") as caught:
         fetch("iwslt14-de-en")
     assert f"{cache / 'data' / 'iwslt14'} lacks train.de, train.en, valid.de, valid.en, test.de, test.en; make" in str(
         caught.value

@@ -150,7 +150,8 @@ def test_a_full_disk_in_any_file_is_told(tables, tmp_path, monkeypatch):
 
     monkeypatch.setattr(RunDirectory, "append_metrics", full)
     with pytest.raises(
-        G2Error, match=r"the disk of .*run is full: .*No space left.*free some space, then continue with --resume"
+        G2Error,
+        match=r"the disk with .*run is full: .*No space left.*free some space, then continue with --resume",
     ):
         train_recipe(parse_recipe(tables), tmp_path / "run")
 

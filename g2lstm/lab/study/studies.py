@@ -191,7 +191,7 @@ def _compressed_pairs(number: str, recipes: Sequence[str], seeds: int, overrides
 
 
 def figures(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
-    """The runs that Figures 1 to 4 need: those of table 4, without the sharpened ones."""
+    """The runs that Figures 1 to 4 need: the runs of table 4, without sharpened gates."""
     if seeds != 1:
         raise G2Error("the figures show one model of each kind, with seed 1; leave out --seeds")
     recipe = "multi30k-small" if scale == "small" else "iwslt14"

@@ -77,7 +77,7 @@ class TrainedLanguageModel(Trained):
         """Raises for options that belong to another task, or contradict each other."""
         super().check_scoring(how)
         if how.tune_cache and _own_cache(how):
-            raise G2Error("--tune-cache chooses window, theta and lambda itself; leave them out, or --tune-cache")
+            raise G2Error("--tune-cache chooses window, theta and lambda itself; leave out either them or --tune-cache")
 
     def cache_settings(self, how: Scoring) -> CacheSection:
         """The recipe's settings of the cache, except for what `how` sets."""
@@ -85,7 +85,7 @@ class TrainedLanguageModel(Trained):
         try:
             return CacheSection.model_validate(recipe | _own_cache(how))
         except ValidationError as error:
-            raise G2Error(f"wrong settings of the cache: {'; '.join(problems_of(error, CacheSection))}") from None
+            raise G2Error(f"wrong cache settings: {'; '.join(problems_of(error, CacheSection))}") from None
 
     def tune(self, how: Scoring, progress: Progress | None = None) -> Scoring:
         """The same scoring with the settings of the cache that are best on the validation split."""
