@@ -72,7 +72,8 @@ class TrainingBatches:
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self._eos = source_eos, target_eos
         self._batch_tokens = batch_tokens
-        lengths = np.stack((corpus.source.lengths, corpus.target.lengths), axis=1).astype(np.int32)
+        sides = corpus.source.lengths, corpus.target.lengths
+        lengths = np.stack(sides, axis=1, dtype=np.int32, casting="same_kind")
         has_text = lengths.min(axis=1) > 0
         is_kept = has_text & (lengths.max(axis=1) <= max_length)
         self._numbers, self._lengths = np.flatnonzero(is_kept), lengths[is_kept]
