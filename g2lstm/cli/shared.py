@@ -14,7 +14,7 @@ from rich.table import Table
 
 Json = Annotated[bool, typer.Option("--json", help="Print one machine-readable object.")]
 Run = Annotated[Path, typer.Argument(help="A run directory, made by `g2lstm train`.")]
-Runs = Annotated[list[Path], typer.Argument(help="Run directories, compressed or not.", metavar="RUN...")]
+Runs = Annotated[list[Path], typer.Argument(help="Run directories, compressed or not.", metavar="RUN")]
 DataDir = Annotated[
     Path | None,
     typer.Option(help="The folder that holds the named data sets; the environment variable G2LSTM_DATA also sets it."),

@@ -49,6 +49,8 @@ def read_tables(name_or_path: str | Path) -> dict[str, Any]:
         text = content.decode("utf-8")
         _check_seal(text, source)
         return tomllib.loads(text)
+    except G2Error:
+        raise
     except (ValueError, RecursionError) as error:  # tomllib raises more than TOMLDecodeError
         raise G2Error(f"the recipe {source} is not valid TOML: {str(error)[:200]}") from None
 

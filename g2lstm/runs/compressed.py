@@ -140,7 +140,10 @@ def new_folder(path: Path) -> Iterator[Path]:
         folder = Path(name) / path.name
         folder.mkdir()
         yield folder
-        folder.rename(path)
+        try:
+            folder.rename(path)
+        except OSError as error:  # someone else has made it meanwhile
+            raise G2Error(f"{path} can't be made: {error.strerror}; choose another folder with --out") from None
 
 
 def check_compressible(run: RunDirectory) -> None:

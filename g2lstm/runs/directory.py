@@ -129,6 +129,12 @@ class RunDirectory:
         with opened as file:
             yield Weights(self.model_file, file)
 
+    def has_weights(self) -> bool:
+        """Whether there is a file of weights that is as long as its header says."""
+        with suppress(G2Error):
+            return bool(self.training_facts())
+        return False
+
     def training_facts(self) -> dict[str, str]:
         """What the file of weights says about their training, such as the checksum of the data."""
         with self.open_weights() as weights:

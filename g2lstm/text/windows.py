@@ -43,7 +43,7 @@ class Columns:
         if predictions < needed:
             raise G2Error(
                 f"a text of {len(stream)} tokens is too short for a batch of {batch_size}, which needs at least "
-                f"{needed + 1}; use a smaller batch size or more text"
+                f"{needed + 1}; lower train.batch_size, or give more text"
             )
         self.stream = stream
         self.rows = -(-predictions // batch_size) if keep_tail else predictions // batch_size

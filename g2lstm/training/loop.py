@@ -283,10 +283,13 @@ class Trainer:
             self.observer.on_message("there is no checkpoint yet: starting from the beginning")
             return
         self.observer.on_message(f"continuing from step {step}")
-        if not of_first(self.accelerator, self.run.model_file.is_file())[0]:
-            self.progress.best = None
+        if not of_first(self.accelerator, self.run.has_weights())[0]:
+            self.progress.best, stale = None, self.progress.stale
             self._evaluate()
-            self.observer.on_message(f"{self.run.model_file} was missing: it now holds the last checkpoint's weights")
+            self.progress.stale = stale
+            self.observer.on_message(
+                f"{self.run.model_file} was missing or damaged: it now holds the last checkpoint's weights"
+            )
 
     def _check_finite(self, state: dict[str, Any]) -> None:
         if name := not_finite(state):
