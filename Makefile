@@ -14,7 +14,7 @@ $(READY): pyproject.toml constraints.txt setup.py $(wildcard g2lstm/*/csrc/*)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $(READY)
 
-demo: $(READY)          ## the main job
+demo: $(READY)          ## train, score and compress three small models
 	$(BIN)/g2lstm demo
 
 test: $(READY)          ## the default tests: no network, a few minutes
@@ -29,7 +29,7 @@ check: $(READY)         ## format, lint, types, direction of imports
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 
-format: $(READY)        ## put the code into shape
+format: $(READY)        ## format the code, and fix what ruff can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -39,13 +39,13 @@ bench: $(READY)         ## measure against named peers
 docs: $(READY)          ## the site, into site/; a broken link is an error
 	$(BIN)/mkdocs build --strict
 
-dist: $(READY)          ## source distribution and wheel, into dist/, by the pinned build tools
+dist: $(READY)          ## source distribution and wheel, into dist/, with the pinned build tools
 	$(BIN)/python -m build --no-isolation
 
 count:                  ## how much code the wheel contains
 	$(PYTHON) tools/count.py
 
-audit:                  ## known vulnerabilities of what constraints.txt pins; fails too where it cannot find out
+audit:                  ## known vulnerabilities of what constraints.txt pins; also fails if it cannot find out
 	test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/pip install --quiet pip-audit==2.10.1; }
 	$(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 

@@ -19,9 +19,9 @@ import torch
 from g2lstm.cli.bench import print_reports
 from g2lstm.lab.bench.measure import Field, Report, Row, peak_memory
 from g2lstm.tasks.lm.recipe import LmRecipe
-from g2lstm.tasks.lm.training import LanguageModelLearner
+from g2lstm.tasks.lm.task import LanguageModelLearner
 from g2lstm.tasks.mt.recipe import MtRecipe
-from g2lstm.tasks.mt.training import TranslationLearner
+from g2lstm.tasks.mt.task import TranslationLearner
 from g2lstm.tasks.recipes import LM, MT
 from g2lstm.tasks.task import TrainingData
 from g2lstm.text.corpus import prepare_stream, prepare_tokenizer

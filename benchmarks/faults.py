@@ -161,7 +161,7 @@ class Harness:
 
 def write_data(task: str, folder: Path) -> None:
     """The first lines of an embedded data set."""
-    from g2lstm.text.registry import fetch
+    from g2lstm.text.datasets import fetch
 
     whole = fetch(RECIPES[task][0])
     folder.mkdir(parents=True)

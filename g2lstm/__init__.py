@@ -50,7 +50,7 @@ __all__ = [
     "train",
 ]
 
-# Imported when first asked for: torch alone takes seconds, which a process that only reads text need not spend.
+# Imported on first use: torch alone takes seconds, which a process that only reads text should not have to spend.
 _LATER = {
     "G2GRU": "g2lstm.nn.gru",
     "G2GRUCell": "g2lstm.nn.cells",

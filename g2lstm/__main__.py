@@ -7,7 +7,7 @@ from g2lstm.errors import G2Error, needs
 
 
 def main() -> None:
-    """Loads the command line and runs it; an interrupt ends it quietly while it still loads."""
+    """Loads the command line and runs it; an interrupt while it loads ends it quietly."""
     try:
         with needs("text", "the command line"):
             from g2lstm.cli.main import main as run

@@ -1,4 +1,4 @@
-"""The exception for mistakes that the caller can fix, and its wording where an optional package is missing."""
+"""The exception for mistakes that the caller can fix, and its message if an optional package is missing."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ def needs(extra: str, what: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "g2lstm":
-            raise  # our own mistake, which no package cures
+            raise  # our own mistake: installing a package would not help
         raise G2Error(
             f"{what} needs the packages of the extra '{extra}', but {error.name} is not installed: "
             f"pip install 'g2lstm[{extra}]'"

@@ -1,4 +1,4 @@
-"""Reads files that anyone may have written, within limits, and writes files whole or not at all."""
+"""Reads untrusted files within limits, and writes files completely or not at all."""
 
 import errno
 import json
@@ -25,18 +25,18 @@ def read_bounded(path: Path, limit: int) -> bytes:
                 return file.read()
     except OSError as error:
         raise G2Error(f"{path} cannot be read: {error.strerror}") from None
-    raise G2Error(f"{path} is longer than {limit:,} bytes, too long for such a file; put the right one there")
+    raise G2Error(f"{path} is longer than {limit:,} bytes, too long for such a file; put the right file there")
 
 
 def parse_json(
     text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None, *, allow_nan: bool = True
 ) -> Any:
-    """Parses JSON from anyone; raises a `ValueError` also for what is nested too deeply.
+    """Parses untrusted JSON; raises a `ValueError` if it is wrong or nested too deeply.
 
     Args:
         text: anything.
         pairs: makes a table from its keys and values; `dict` if not given.
-        allow_nan: whether to accept NaN and infinities, which Python also writes.
+        allow_nan: whether to accept NaN and infinities, which are not JSON but which Python writes.
     """
     try:
         return json.loads(text, object_pairs_hook=pairs, parse_constant=None if allow_nan else _refuse)
@@ -76,7 +76,7 @@ def write_atomically(path: Path) -> Iterator[BinaryIO]:
             raise
         raise G2Error(
             f"{path} could not be written, the disk is full: {error.strerror}; the old content is unchanged. "
-            "Make room and try again"
+            "Free some space and try again"
         ) from None
     finally:
         temporary.unlink(missing_ok=True)
@@ -95,5 +95,5 @@ def _refused(folder: Path, error: OSError) -> G2Error:
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Whether there was no room to write: the disk, the user's quota or the limit of a file's size is reached."""
+    """Whether a write failed for lack of space: a full disk, the user's quota or a limit on file sizes."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

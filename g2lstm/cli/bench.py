@@ -42,7 +42,7 @@ def layer(
 
 @app.command()
 def train(rounds: Rounds = 7, as_json: Json = False) -> None:
-    """Measure a training step of the paper's 24M model of Penn Treebank against the same model on torch.nn.LSTM."""
+    """Measure a training step of the paper's 24M Penn Treebank model against the same model on torch.nn.LSTM."""
     from g2lstm.lab.bench.train import measure_language
 
     with bar() as show:

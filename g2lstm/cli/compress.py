@@ -17,18 +17,19 @@ from g2lstm.errors import G2Error
 
 HELP = "\n\n".join(
     [
-        "Make a run smaller: write a new run directory, which every command accepts, and show the gains and the costs.",
-        'A SPEC says what to do to which weights: "group=operation,operation; group=operation". One operation alone is '
-        "for all groups.",
-        "Groups: gates, the matrices of the input and forget gates; cell, those of the output gate and the candidate; "
-        "plain, both in torch's own layers; embedding, together with a softmax that is tied to it; softmax, if it has "
-        "weights of its own; linear, all other linear layers. Biases and groups that are not named stay as they are.",
-        "Operations: round:R rounds to multiples of R; round:R,clip:C also limits them to C; levels:K has K levels, "
-        "with a scale per row; svd:K keeps rank K, stored as two thin matrices; int8 and int6 store eight or six bits "
-        "per weight and a scale per row; int4 stores four bits per weight and a scale per 32 columns; svd:K,int8 and "
-        "the like store the thin matrices so.",
-        'What follows "pattern:" is about modules or parameters with such names, and the most specific pattern wins: '
-        '"int8; layers.0: gates=levels:5; *.weight_ih_l0: keep". keep leaves weights as they are.',
+        "Make a run smaller: write a compressed run, which every command accepts, and show what that gains and costs.",
+        'A SPEC says what to do to which weights: "group=operation,operation; group=operation". A single operation '
+        "applies to all groups.",
+        "Groups: gates, the matrices of the input and forget gates; cell, the matrices of the output gate and the "
+        "candidate; plain, both in torch's own layers; embedding, including a softmax that is tied to it; softmax, if "
+        "it has weights of its own; linear, all other linear layers. Biases and groups that are not named stay as they "
+        "are.",
+        "Operations: round:R rounds to multiples of R; round:R,clip:C also clips to ±C; levels:K stores K levels and a "
+        "scale per row; svd:K reduces the rank to K, stored as two thin matrices; int8 and int6 store eight or six "
+        "bits per weight and a scale per row; int4 stores four bits per weight and a scale per 32 columns; svd:K,int8 "
+        "also packs the thin matrices; keep leaves weights as they are.",
+        'What follows "pattern:" applies to modules or parameters whose names match, and the most specific pattern '
+        'wins: "int8; layers.0: gates=levels:5; *.weight_ih_l0: keep".',
         "A SPEC can also be the name of a preset:",
         "\n".join(f"  {name:<16} {text}" for name, text in PRESETS.items()),
         "Examples: `g2lstm compress runs/ptb-small small`, "
@@ -42,9 +43,7 @@ def compress(
     spec: Annotated[str, typer.Argument(help="What to do to which weights, or a preset; see above.")],
     out: Annotated[Path | None, typer.Option(help="The new run directory; RUN+SPEC by default.")] = None,
     split: Annotated[str, typer.Option(help="The split to score: test, valid or train.")] = "test",
-    cache: Annotated[
-        bool, typer.Option("--cache", help="Score with the cache pointer that the recipe describes.")
-    ] = False,
+    cache: Annotated[bool, typer.Option("--cache", help="Score with the recipe's cache pointer.")] = False,
     no_score: Annotated[bool, typer.Option("--no-score", help="Only compress; this needs no data.")] = False,
     data_dir: DataDir = None,
     as_json: Json = False,

@@ -13,7 +13,7 @@ Name = Annotated[str, typer.Argument(help="The name of a data set; `g2lstm data 
 @app.command("list")
 def list_sets() -> None:
     """List the data sets."""
-    from g2lstm.text.registry import data_sets
+    from g2lstm.text.datasets import data_sets
 
     rows = [(name, found.task, found.summary) for name, found in data_sets().items()]
     console().print(table(("name", "task", "what it is"), rows, left=3))
@@ -22,7 +22,7 @@ def list_sets() -> None:
 @app.command()
 def get(name: Name, data_dir: DataDir = None) -> None:
     """Download a data set, check it, and print its folder."""
-    from g2lstm.text.registry import fetch
+    from g2lstm.text.datasets import fetch
 
     print(fetch(name, data_dir))
 
@@ -30,6 +30,6 @@ def get(name: Name, data_dir: DataDir = None) -> None:
 @app.command()
 def path(name: Name, data_dir: DataDir = None) -> None:
     """Print the folder of a data set, whether it has been downloaded or not."""
-    from g2lstm.text.registry import folder_of
+    from g2lstm.text.datasets import folder_of
 
     print(folder_of(name, data_dir))

@@ -13,7 +13,7 @@ from g2lstm.cli.study import carry_out, show_table
 from g2lstm.errors import G2Error
 
 PRESET = "small"
-_WINDOWS = 100  # of the validation text, to count gates on
+_WINDOWS = 100  # of the validation text, in which to count gates
 _NEXT = """With your own text, in a folder that holds train.txt, valid.txt and test.txt:
   g2lstm train embedded --set data.path=FOLDER --out runs/mine
   g2lstm compress runs/mine small
@@ -31,8 +31,8 @@ def demo(
 ) -> None:
     """Train an LSTM, a sharpened LSTM and a G² model on embedded text, and compare them.
 
-    Each is scored, compressed with the paper's settings and with the preset `small`, and its gates are counted. It
-    needs no download, and at most five minutes on two cores. You can stop it at any time; the same command continues.
+    It scores each model, compresses it with the paper's settings and the preset `small`, and counts its gates. This
+    needs no download and takes at most five minutes on two cores. Stop it at any time; the same command continues.
     """
     from g2lstm.lab.study.jobs import jobs_of
     from g2lstm.lab.study.studies import demo as plan
@@ -48,7 +48,7 @@ def demo(
     small = {job.run.name: default_folder(job.path, PRESET) for job in jobs}
     for job in jobs:
         if job.training is None and (folder := small[job.run.name]).exists():
-            raise G2Error(f"{folder} was made from another {job.run.name} than the demo would train; move it away too")
+            raise G2Error(f"{folder} was not made from the {job.run.name} that the demo would train; move it away too")
     if all(job.is_done for job in jobs) and all(path.exists() for path in (report, *small.values())):
         tell(f"found the results of an earlier demo in {out}; choose another folder with --out to run it again")
     else:

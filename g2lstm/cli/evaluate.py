@@ -17,7 +17,7 @@ def evaluate(
     cache_theta: Annotated[float | None, typer.Option(help="How sharply the cache prefers similar states.")] = None,
     cache_lambda: Annotated[float | None, typer.Option(help="The share of probability that the cache gets.")] = None,
     tune_cache: Annotated[
-        bool, typer.Option("--tune-cache", help="Find the cache settings on the validation set.")
+        bool, typer.Option("--tune-cache", help="Tune the cache settings on the validation set.")
     ] = False,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
@@ -48,7 +48,7 @@ def evaluate(
     )
     trained = load(run)
     trained.check_scoring(how)
-    trained.run.results()  # if they can't be read, better to know before the work than after it
+    trained.run.results()  # if they can't be read, better to know before the work than after
     with bar() as show:
         result = score(trained, how, partial(show, "scoring"))
     if as_json:

@@ -16,18 +16,18 @@ def export(
     file_format: Annotated[str, typer.Option("--format", help="The file format; so far only onnx.")] = "onnx",
     out: Annotated[Path | None, typer.Option(help="The file NAME.onnx; RUN/export/model.onnx by default.")] = None,
     activations: Annotated[
-        str, typer.Option(help="float32, or int8: packed weights run faster, and results are slightly less exact.")
+        str, typer.Option(help="float32, or int8: packed weights then run faster, but results are slightly less exact.")
     ] = "float32",
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     eval_gate: EvalGate = None,
     as_json: Json = False,
 ) -> None:
-    """Export a run to ONNX, and check the files in ONNX Runtime against PyTorch before they get their names.
+    """Export a run to ONNX; the files are kept only if ONNX Runtime gives the same results as PyTorch.
 
-    A language model becomes NAME.onnx, from tokens (time, batch) and states to log-probabilities and states. A
+    A language model becomes NAME.onnx, which maps tokens (time, batch) and states to log-probabilities and states. A
     translation model becomes NAME.encoder.onnx and NAME.decoder.onnx, which decodes one step. NAME.json describes
-    inputs, outputs and token ids; the tokenizers are next to it. Packed weights of up to four bits need ONNX Runtime;
-    everything else runs anywhere.
+    inputs, outputs and token ids; the tokenizers are beside it. Packed weights of up to four bits need ONNX Runtime;
+    everything else runs in any ONNX runtime.
 
     Example: `g2lstm export runs/ptb-small --format onnx --out device/words.onnx`
     """

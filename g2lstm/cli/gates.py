@@ -24,18 +24,16 @@ def gates(
     runs: Runs,
     text: Annotated[str | None, typer.Option(help="A sentence, tokenised as the training text was.")] = None,
     split: Annotated[
-        str, typer.Option(help="The split to count: valid, test, train, or none to look at the text alone.")
+        str, typer.Option(help="The split to count: valid, test or train; none shows only the text.")
     ] = "valid",
     samples: Annotated[int, typer.Option(min=1, help="The most text windows or sentence pairs to read.")] = 10_000,
     training: Annotated[
-        bool, typer.Option("--training", help="Look at the gates in training, with noise and dropout.")
+        bool, typer.Option("--training", help="Look at the gates as in training, with noise and dropout.")
     ] = False,
-    hard_score: Annotated[
-        bool, typer.Option("--hard-score", help="Score the split with hard and with soft gates.")
-    ] = False,
+    hard_score: Annotated[bool, typer.Option("--hard-score", help="Score the split with hard and soft gates.")] = False,
     eval_gate: EvalGate = None,
     seed: Annotated[
-        int, typer.Option(min=0, max=2**63 - 1, help="The seed of noise, dropout and the choice of pairs.")
+        int, typer.Option(min=0, max=2**63 - 1, help="The seed for noise, dropout and the choice of pairs.")
     ] = 0,
     out: Annotated[Path | None, typer.Option(help="The folder to write to; RUN/gates by default.")] = None,
     data_dir: DataDir = None,
@@ -43,7 +41,7 @@ def gates(
 ) -> None:
     """Count gate values over a split of the run's own data, and show what the gates do at each word of a text.
 
-    Writes gates.json and pictures as PNG and SVG. They always say whether the mode is evaluation or training.
+    Writes gates.json and pictures as PNG and SVG. All of them say whether the mode was evaluation or training.
 
     Examples: `g2lstm gates runs/ptb-small --text "the company said it will grow"`,
     `g2lstm gates runs/lstm runs/g2 --split train --out compared`
@@ -56,7 +54,7 @@ def gates(
     if len(runs) > 1 and out is None:
         raise G2Error("comparing several runs needs a folder for the comparison; choose one with --out")
     if split == "none" and (text is None or hard_score):
-        raise G2Error("--split none looks at a text alone; give --text, and leave out --hard-score")
+        raise G2Error("--split none shows only a text; give --text, and leave out --hard-score")
     if out is not None and out.exists() and not out.is_dir():
         raise G2Error(f"{out} is a file; choose a folder with --out")
     folder = out or RunDirectory(runs[0]).own("gates")

@@ -65,7 +65,7 @@ def _options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Exit codes: 0 done; 2 a mistake in what was asked; 130 interrupted, state saved; 1 a bug of ours."""
+    """Exit codes: 0 done; 2 the user's mistake; 130 interrupted, state saved; 1 a bug in g2lstm."""
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def _message(error: Exception) -> str:
-    """What is wrong, in one line; nothing if typer has printed the help because there were no arguments."""
+    """What is wrong, in one line; empty if typer printed the help because there were no arguments."""
     if isinstance(error, G2Error):
         return str(error)
     text = " ".join(error.format_message().split())  # type: ignore[attr-defined]

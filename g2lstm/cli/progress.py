@@ -1,4 +1,4 @@
-"""Progress bars for any work that reports how far it is, for downloads and preparations, for training, for studies."""
+"""Progress bars for downloads, prepared texts, training, studies, and any other work that reports its progress."""
 
 import logging
 import math
@@ -97,7 +97,7 @@ def scores_in_words(scores: Mapping[str, float]) -> str:
 
 
 class TrainingBar:
-    """Shows a training as a bar with speed, perplexity and time left; validations are lines, as is all in a log.
+    """Shows training as a bar with speed, perplexity and time left; validations are lines, and in a log everything is.
 
     Nothing is drawn before the first step, so an error before that stands alone.
     """
@@ -149,7 +149,7 @@ class TrainingBar:
 
 
 class StudyBar(TrainingBar):
-    """Shows a study: the run and its training or measurement as a bar, and an estimate for all that is left."""
+    """Shows a study: the current training or measurement as a bar, and an estimate for everything that is left."""
 
     def __init__(self, jobs: "list[Job]") -> None:
         super().__init__()

@@ -12,13 +12,13 @@ def report(
     runs: Runs,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
     text: Annotated[
-        list[str] | None, typer.Option(help="A sentence whose gates to show; repeatable.", metavar="TEXT")
+        list[str] | None, typer.Option(help="Show the gates of this sentence; repeatable.", metavar="TEXT")
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Write a page about one or more runs, side by side: settings, scores, curves, compression and gates.
 
-    The file needs nothing but a browser. Without --text, its sentences come from the validation text, if available.
+    Any browser can show it. Without --text, its sentences come from the validation text, if available.
 
     Example: `g2lstm report runs/ptb-small runs/ptb-small-sigmoid --out report.html`
     """

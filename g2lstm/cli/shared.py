@@ -1,4 +1,4 @@
-"""What commands share: options, and how they print: results to standard output, messages to standard error."""
+"""What commands share: their options, and printing: results to standard output, messages to standard error."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from rich.table import Table
 
 Json = Annotated[bool, typer.Option("--json", help="Print one machine-readable object.")]
 Run = Annotated[Path, typer.Argument(help="A run directory, made by `g2lstm train`.")]
-Runs = Annotated[list[Path], typer.Argument(help="Run directories, compressed or not.", metavar="RUN...")]
+Runs = Annotated[list[Path], typer.Argument(help="Run directories, compressed or not.", metavar="RUN")]
 DataDir = Annotated[
     Path | None,
     typer.Option(help="The folder that holds the named data sets; the environment variable G2LSTM_DATA also sets it."),
@@ -24,10 +24,10 @@ Set = Annotated[
 ]
 EvalGate = Annotated[
     str | None,
-    typer.Option(help="Gates in evaluation: soft, tempered or hard; the recipe's by default.", metavar="GATE"),
+    typer.Option(help="Gates in evaluation: soft, tempered or hard; by default the recipe's.", metavar="GATE"),
 ]
 Beam = Annotated[int | None, typer.Option(min=1, help="The number of hypotheses to follow; 1 is greedy search.")]
-LengthPenalty = Annotated[float | None, typer.Option(help="Divide scores by the length to this power.")]
+LengthPenalty = Annotated[float | None, typer.Option(help="Divide scores by the length raised to this power.")]
 
 UNKNOWN = "-"  # stands for what was not measured
 
@@ -44,7 +44,7 @@ def error_console() -> Console:
 
 @cache
 def _console(is_error: bool, is_terminal: bool) -> Console:
-    """One per stream, so that a bar that starts while another is drawn appears below it."""
+    """One per stream, so that a second bar appears below the first."""
     return Console(stderr=is_error, width=None if is_terminal else 160)
 
 

@@ -39,22 +39,22 @@ def study(
     name: Annotated[str, typer.Argument(help="table1 to table5, figures or ablations.")],
     scale: Annotated[
         Literal["small", "paper"],
-        typer.Option(help="small: at most an hour per run on two cores; paper: the paper's own recipes."),
+        typer.Option(help="small takes at most an hour per run on two cores; paper uses the paper's own recipes."),
     ] = "small",
-    seeds: Annotated[int, typer.Option(min=1, help="How often to train each run; more than one gives deviations.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="The seeds per run; two or more give deviations.")] = 1,
     out: Annotated[Path, typer.Option(help="The folder for all runs; studies share it.")] = Path("runs/study"),
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATTERN", help="Only runs with such names, such as *gumbel*; repeatable."),
+        typer.Option(metavar="PATTERN", help="Only runs whose names match, such as *gumbel*; repeatable."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs, what they cost and what is done.")] = False,
-    table_only: Annotated[bool, typer.Option("--table-only", help="Print what there is; train nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs, their cost and what is done.")] = False,
+    table_only: Annotated[bool, typer.Option("--table-only", help="Print the results so far; train nothing.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
     overrides: Set = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Reproduce one of the paper's tables: train what is missing, measure it, and print it beside the paper's figures.
+    """Reproduce one of the paper's tables: train what is missing, and print our scores beside the paper's.
 
     You can stop a study at any time; the same command continues and skips what is done. A difference between methods
     comes with a 95 % interval and a p-value from a paired bootstrap over the sentences of the test set.
@@ -83,7 +83,7 @@ def study(
         tables = [table for table in tables if not table.is_empty]
     files: list[Path] = []
     if only and name == "figures" and not all(job.is_done for job in every):
-        tell("the figures show all runs of the study; they are drawn without --only")
+        tell("the figures show all runs of the study; leave out --only to draw them")
     elif name == "figures" and not failures:
         from g2lstm.lab.study.figures import draw_figures
 
@@ -119,9 +119,9 @@ def study(
 
 
 def show_table(found: "StudyTable") -> None:
-    """Prints a table for a terminal, what its differences are worth, and its notes.
+    """Prints a table for a terminal, the significance of its differences, and its notes.
 
-    In a narrow terminal there is a column for each method instead of a row.
+    In a narrow terminal, methods are columns instead of rows.
     """
     from g2lstm.lab.study.table import COMPARISON, HOW
 

@@ -20,7 +20,7 @@ def translate(
     run: Run,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
-    max_length: Annotated[int | None, typer.Option(min=1, help="The most target tokens per line.")] = None,
+    max_length: Annotated[int | None, typer.Option(min=1, help="The maximum number of target tokens per line.")] = None,
     max_source: Annotated[int, typer.Option(min=1, help="Refuse a line with more source tokens than this.")] = 1000,
     n_best: Annotated[int, typer.Option(min=1, help="The number of translations per line.")] = 1,
     attention: Annotated[
@@ -34,9 +34,9 @@ def translate(
 ) -> None:
     """Translate each line of standard input, in order; an empty line stays empty.
 
-    Tokenise the lines as the training text was. With --n-best, each line holds the input line's number, the score and
-    the translation, separated by tabs. With --attention, indented lines follow that show the source token each target
-    token attended to most. With --json, each line is an object that holds all of this and the rank of the translation.
+    Tokenise the lines as the training text was. With --n-best, each output line holds the number of the input line, the
+    score and the translation, separated by tabs. With --attention, indented lines show which source token each target
+    token attended to most. With --json, each line is an object with all of this and the translation's rank.
 
     Example: `g2lstm translate runs/multi30k-small --beam 5 < in.de > out.en`
     """

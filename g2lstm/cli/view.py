@@ -13,7 +13,7 @@ from g2lstm.errors import G2Error, needs
 def view(
     runs: Runs,
     host: Annotated[
-        str, typer.Option(help="The address to listen on; only at a loopback address is the page this machine's alone.")
+        str, typer.Option(help="The address to listen on; any but a loopback address lets other machines see the page.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 picks a free one.")] = 8150,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
@@ -21,7 +21,7 @@ def view(
 ) -> None:
     """Serve a web page that shows the gates of a sentence by word, layer and unit, for up to two runs side by side.
 
-    It listens on this machine only, unless --host says otherwise. Ctrl-C stops it.
+    Only this machine can reach the page, unless --host says otherwise. Ctrl-C stops the server.
 
     Example: `g2lstm view runs/ptb-small runs/ptb-small+small`
     """
@@ -34,7 +34,7 @@ def view(
     from g2lstm.look.examine import named_runs
     from g2lstm.view.run import ViewedRun
 
-    torch.set_num_threads(1)  # a sentence is so little work that threads sharing it mostly wait for each other
+    torch.set_num_threads(1)  # a sentence is so little work that several threads would mostly wait for each other
 
     shown = [ViewedRun(name, directory, data_dir) for name, directory in named_runs(runs).items()]
     is_loopback = host in LOOPBACK

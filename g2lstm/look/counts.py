@@ -1,4 +1,4 @@
-"""Counts of gate values in constant memory: of one gate, of any model that runs, of a trained one and its own data."""
+"""Counts gate values in constant memory: of one gate, of any running model, of a trained model on its own data."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from g2lstm.tasks.trained import Progress, Trained
 
 BINS = 100
 LOW, HIGH = 0.1, 0.9  # a gate beyond these is called saturated; both are edges of bins
-_CLOSEST = 1e-6  # when memory is measured, forget gates count as at least this far from 0 and from 1
+_CLOSEST = 1e-6  # for half-lives, forget gates count as at least this far from 0 and from 1
 _LOG_ENDS = math.log2(_CLOSEST), math.log2(1 - _CLOSEST)
 _BLOCK = 1 << 17  # values counted together: few enough to stay in a core's cache
 
@@ -46,7 +46,7 @@ class GateHistogram:
         self._halvings = torch.zeros(units, dtype=torch.float64)  # sums of -log2
 
     def add(self, values: Tensor) -> None:
-        """Count values (..., H). A row with a NaN, as after the end of a packed sequence, is skipped."""
+        """Count values (..., H). Rows with a NaN, as after the end of a packed sequence, are skipped."""
         if values.size(-1) != self.units:
             raise G2Error(f"expected the gates of {self.units} units, got {values.size(-1)}")
         rows = values.detach().reshape(-1, self.units).float().cpu()
@@ -158,7 +158,7 @@ class GateStatistics(dict[Place, dict[str, GateHistogram]]):
 
         Args:
             record: the calls of each module.
-            is_token: for modules that read padding, (T, B): false there. Packed sequences don't need it.
+            is_token: for modules that read padding, (T, B), false at padding. Packed sequences don't need it.
         """
         for name, calls in record.items():
             mask = (is_token or {}).get(name)
@@ -238,7 +238,7 @@ def record_split(
     Args:
         trained: the model and its tokenizers.
         split: "train", "valid" or "test".
-        samples: the most windows or pairs to read.
+        samples: the maximum number of windows or pairs to read.
         eval_gate: "soft", "tempered" or "hard"; None for the model's own.
         training: count as in training, with noise.
         seed: seeds noise, dropout and the choice of pairs.
@@ -260,7 +260,7 @@ def record_split(
 
 
 def record_reading(trained: Trained, reading: Reading) -> Recording:
-    """Count the gates of a text that was read."""
+    """Count the gates of a reading."""
     statistics = GateStatistics(trained.model, dict.fromkeys(layer.name for layer in reading.layers))
     for layer in reading.layers:
         for gate, histogram in statistics[Place(layer.name, layer.direction, layer.title)].items():

@@ -68,7 +68,7 @@ class GatesFile(_Record):
 
     @classmethod
     def of_run(cls, run: RunDirectory) -> "GatesFile | None":
-        """What `g2lstm gates` wrote into a run directory; None if it didn't."""
+        """What `g2lstm gates` wrote into a run directory; None if nothing."""
         path = run.path / "gates" / "gates.json"
         return cls.read(path, f"write it again with `g2lstm gates {run.path}`") if path.exists() else None
 
@@ -112,13 +112,13 @@ def examine(
         trained: the model and its tokenizers.
         name: the run's name, for people.
         split: "train", "valid" or "test"; None to count only the gates of the text.
-        samples: the most windows of text or sentence pairs to count.
+        samples: the maximum number of windows of text or sentence pairs to count.
         text: a sentence to read.
         target: its translation, which the decoder reads instead of its own.
         eval_gate: "soft", "tempered" or "hard"; None for the model's own.
         training: count as in training, with noise.
         seed: seeds noise, dropout and the choice of pairs.
-        hard_score: also score the split with hard and with soft gates.
+        hard_score: also score the split with hard and soft gates.
         data_dir: where the named data sets are.
         progress: called during each step with what is done and the total.
     """
@@ -129,7 +129,9 @@ def examine(
     elif reading is not None and not hard_score:
         recording = record_reading(trained, reading)
     else:
-        raise G2Error("without a split, only a text can be read and nothing scored; give a text, and no hard_score")
+        raise G2Error(
+            "without a split there is nothing to score, only a text to read; give a text, and leave out hard_score"
+        )
     numbers: dict[str, Any] = {
         "run": name,
         "task": trained.recipe.task,
@@ -170,7 +172,7 @@ def score_by_gate(
     data_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Score a split, or the first samples of it, with soft and with hard gates: {"metric": ..., "soft": ..., ...}."""
+    """Score a split, or its first samples, with soft and hard gates: {"metric": ..., "soft": ..., ...}."""
     values = {
         gate: trained.score_split(Scoring(split, gate, samples=samples, data_dir=data_dir), progress).values
         for gate in ("soft", "hard")
@@ -194,7 +196,7 @@ def named_runs(paths: Sequence[Path]) -> dict[str, RunDirectory]:
 
 
 def write_gallery(folder: Path, runs: Mapping[str, Findings]) -> list[Path]:
-    """Write gates.json and the pictures of some runs, in their order, into a folder; the files written."""
+    """Write gates.json and the pictures of some runs, in their order, into a folder; returns the files written."""
     layers = {name: each.numbers["layers"] for name, each in runs.items()}
     modes = " / ".join(dict.fromkeys(each.numbers["mode"] for each in runs.values()))
     files = [folder / "gates.json"]
@@ -218,6 +220,6 @@ def write_gallery(folder: Path, runs: Mapping[str, Findings]) -> list[Path]:
 
 
 def as_object(runs: Mapping[str, Findings]) -> dict[str, Any]:
-    """The numbers of a single run as they are, of several runs as {"runs": [...]}."""
+    """The numbers of one run as they are; several runs become {"runs": [...]}."""
     numbers = [each.numbers for each in runs.values()]
     return numbers[0] if len(numbers) == 1 else {"runs": numbers}

@@ -40,13 +40,13 @@ def write_report(
 ) -> None:
     """Write a self-contained page about runs: settings, scores, curves, compression, histograms, heat maps.
 
-    It leaves out what a run doesn't have, such as scores, which come from `g2lstm eval`. Histograms are those of
-    `g2lstm gates`, or of some validation text if that is available.
+    It leaves out what a run doesn't have, such as scores, which come from `g2lstm eval`. Histograms come from
+    `g2lstm gates` or, failing that, from some validation text if it is available.
 
     Args:
         paths: run directories, compressed ones too.
         out: the page; replaces an earlier report, but no other file.
-        texts: sentences to show heat maps of; by default some of the validation text, if that is available.
+        texts: sentences to show as heat maps; by default some of the validation text, if that is available.
         data_dir: where the named data sets are.
         progress: called with what is being done.
     """
@@ -95,7 +95,7 @@ def _picture(figure: "Figure", label: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[int] = ()) -> str:
-    """A table of plain texts; `numbers` says which columns are aligned right."""
+    """A table of plain texts; `numbers` says which columns are right-aligned."""
 
     def line(cells: Sequence[str], tag: str) -> str:
         kinds = [' class="number"' if k in numbers else "" for k in range(len(cells))]

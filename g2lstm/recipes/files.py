@@ -24,7 +24,7 @@ VERSION = 1  # of the run directory's layout; a reader refuses a newer one
 _FIRST, _LAST = re.compile(r"# g2lstm run, version (\d{1,9})"), "# end"
 _MAX_BYTES = 2**14  # a recipe has about 900; the time to read TOML can grow with the square
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){0,9}")
-# Setting the first discards what was chosen to go with its former value, or with its default.
+# Setting the first drops what was chosen for its old value, or for its default.
 _DISCARDS = {
     "data.name": ["data.path"],
     "data.path": ["data.name"],
@@ -42,13 +42,15 @@ def shipped_recipes() -> dict[str, str]:
 
 
 def read_tables(name_or_path: str | Path) -> dict[str, Any]:
-    """What a recipe says, unchecked except for the version and the last line of a run's recipe."""
+    """What a recipe says; only the version and the last line of a run's recipe are checked."""
     source = str(name_or_path)
     content = _read(source)
     try:
         text = content.decode("utf-8")
         _check_seal(text, source)
         return tomllib.loads(text)
+    except G2Error:
+        raise
     except (ValueError, RecursionError) as error:  # tomllib raises more than TOMLDecodeError
         raise G2Error(f"the recipe {source} is not valid TOML: {str(error)[:200]}") from None
 
@@ -59,7 +61,7 @@ def seal(toml: str) -> str:
 
 
 def _check_seal(text: str, source: str) -> None:
-    """Refuses a run's recipe that is newer or truncated. Other recipes have no such lines, and need none."""
+    """Refuses a run's recipe that is newer or truncated. Other recipes need no such lines."""
     if not text.strip():
         raise G2Error(f"the recipe {source} is empty; if it belongs to a run, restore it from a copy, or train again")
     lines = text.splitlines()
@@ -111,9 +113,9 @@ def _flat(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 def apply_overrides(tables: dict[str, Any], overrides: Sequence[str]) -> list[str]:
     """Sets keys in `tables`, in place, from texts such as `model.tau=0.5`, and returns what is wrong with them.
 
-    A key that made sense only with the former value of another is discarded with it, unless it is set too: `data.path`
-    and `data.name`, `train.batch_size` and `train.batch_tokens` exclude each other; `model.tau` goes with
-    `model.method`; an optimizer's settings go with `train.optimizer.name`.
+    If a key made sense only with the old value of another, it is dropped unless it is set too: `data.path` and
+    `data.name`, and `train.batch_size` and `train.batch_tokens`, exclude each other; `model.tau` belongs to
+    `model.method`, and an optimiser's settings to `train.optimizer.name`.
     """
     problems = []
     settings: dict[str, Any] = {}

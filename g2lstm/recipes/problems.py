@@ -19,7 +19,7 @@ def problems_of(error: ValidationError, recipe: type[BaseModel]) -> list[str]:
 
 
 def dotted_keys(section: type[BaseModel], before: str = "") -> Iterator[str]:
-    """Every key in a section and below, with dots: "model.hidden"; one of several kinds of section comes repeatedly."""
+    """Every key in a section and below, with dots: "model.hidden"; a key that several kinds of section have repeats."""
     for name, field in section.model_fields.items():
         key = f"{before}{field.alias or name}"
         yield key
@@ -65,7 +65,7 @@ def _problem(detail: Mapping[str, Any], known: Sequence[str]) -> str:
 def _meant(key: str, known: Sequence[str]) -> str:
     above, _, last = key.rpartition(".")
     if key in known:
-        return f" of this kind of {above}, only of another"
+        return f" of this kind of {above}, only of another kind"
     siblings = [one for one in known if one.rpartition(".")[0] == above]
     for keys, cutoff in ((siblings, 0.6), (known, 0.8)):
         names = {one.rpartition(".")[2]: one for one in reversed(keys)}

@@ -7,11 +7,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from g2lstm.nn.lstm import DEFAULT_TAU
-from g2lstm.text.registry import SPLITS, data_set, fetch, own_folder
+from g2lstm.text.datasets import SPLITS, data_set, fetch, own_folder
 from g2lstm.text.tokenize import MIN_BPE_VOCABULARY
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
-Width = Annotated[int, Field(ge=1, le=2**20)]  # more than can be trained, and the product of two fits into 64 bits
+Width = Annotated[int, Field(ge=1, le=2**20)]  # more than anyone can train, and the product of two fits into 64 bits
 Layers = Annotated[int, Field(ge=1, le=256)]
 Vocabulary = Annotated[int, Field(ge=3, lt=2**31)]
 Positive = Annotated[float, Field(gt=0)]
@@ -50,7 +50,7 @@ class DataSection(Section):
     task: ClassVar[str]
     name: str | None = None  # of a data set; or
     path: FolderName | None = Field(default=None, validate_default=True)  # a folder with the user's own files
-    tokenizer: Literal["word", "bpe"] = "word"  # whatever stands between white space, or byte-pair encoding
+    tokenizer: Literal["word", "bpe"] = "word"  # words separated by white space, or byte-pair encoding
     vocabulary: Vocabulary | None = Field(default=None, validate_default=True)  # the most tokens; by default all words
     min_frequency: Count = 1  # words rarer than this become <unk>; pairs rarer than this are not merged
     lowercase: bool = False  # convert the text to lower case first
@@ -151,7 +151,7 @@ class TrainSection(Section):
 
     optimizer: AdamW | NtAsgd | AdaDelta = Field(default_factory=NtAsgd, discriminator="name")  # with its settings
     epochs: Count | None = None  # the maximum number of passes over the training data
-    # Wall-clock budget that the schedule is fitted to; if epochs are given too, whichever ends first.
+    # Wall-clock budget that the schedule is fitted to; if epochs are given too, whichever ends first counts.
     minutes: Positive | None = Field(default=None, validate_default=True)
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1  # of everything random
     clip: NonNegative = 0.25  # maximum norm of the gradients; 0 for no clipping

@@ -32,7 +32,7 @@ _ROUNDS, _SECONDS = 3, 2.0  # of a speed test: rounds at least, and seconds to f
 def compress_run(trained: Trained, spec: Spec, out: Path, show: Show, scoring: Scoring | None) -> dict[str, Any]:
     """Compresses a run into a new run directory, which appears only when it is complete.
 
-    Scores it before and after, unless `scoring` is None, and returns what its compression.json holds, with None for
+    Scores it before and after, unless `scoring` is None. Returns the content of its compression.json, with None for
     what was not measured.
     """
     with new_folder(out) as folder:
@@ -99,7 +99,7 @@ def silent(what: str, done: int, total: int) -> None:
 def interleaved(
     jobs: Mapping[str, Callable[[], Any]], rounds: int, fill: float = 2.0, show: Show = silent
 ) -> dict[str, list[float]]:
-    """The seconds that each job took in each round; every round runs every job, so all of them see the same machine.
+    """The seconds that each job took in each round; every round runs every job, so they share the same conditions.
 
     A first round is not counted. Short jobs run in up to ten times as many rounds, until `fill` seconds have passed.
     """
@@ -140,7 +140,10 @@ def new_folder(path: Path) -> Iterator[Path]:
         folder = Path(name) / path.name
         folder.mkdir()
         yield folder
-        folder.rename(path)
+        try:
+            folder.rename(path)
+        except OSError as error:  # someone else has made it meanwhile
+            raise G2Error(f"{path} can't be made: {error.strerror}; choose another folder with --out") from None
 
 
 def check_compressible(run: RunDirectory) -> None:
@@ -150,7 +153,7 @@ def check_compressible(run: RunDirectory) -> None:
 
 
 def write_run(folder: Path, run: RunDirectory, model: nn.Module, spec: Spec) -> None:
-    """Fills an empty folder with a compressed run; recipe, tokenizers and facts of training are those of `run`."""
+    """Fills an empty folder with a compressed run, which has the recipe, tokenizers and training facts of `run`."""
     metadata = run.training_facts() | {"version": str(COMPRESSED)}
     content = storage.save(encoded_matrices(model), dict(model.named_parameters()), spec, metadata)
     files = {path.name: path.read_bytes() for path in (run.recipe_file, *run.tokenizer_files)}

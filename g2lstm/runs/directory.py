@@ -129,6 +129,12 @@ class RunDirectory:
         with opened as file:
             yield Weights(self.model_file, file)
 
+    def has_weights(self) -> bool:
+        """Whether there is a file of weights that is as long as its header says."""
+        with suppress(G2Error):
+            return bool(self.training_facts())
+        return False
+
     def training_facts(self) -> dict[str, str]:
         """What the file of weights says about their training, such as the checksum of the data."""
         with self.open_weights() as weights:
@@ -185,7 +191,7 @@ class RunDirectory:
         self._write(self.result_file, json.dumps({"scores": [*kept, dict(result)]}, indent=2).encode())
 
     def signature(self, **facts: object) -> str:
-        """What a score rests on, for people: versions, recipe, seed, data, and how it was computed."""
+        """How a score was obtained, for people to read: versions, recipe, seed, data and options."""
         base: dict[str, object] = {"recipe": self.recipe_hash, "seed": self.recipe.train.seed}
         if self.model_file.is_file():
             with self.open_weights() as weights:
@@ -211,9 +217,9 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / ".lock", blocking=False).acquire()
         except Timeout:
-            raise G2Error(f"another process is training in {self.path}; wait for it, or choose --out") from None
+            raise G2Error(f"another process is training in {self.path}; wait for it, or choose another --out") from None
         except OSError as error:
-            raise G2Error(f"{self.path} can't be made or written to: {error.strerror}; choose --out") from None
+            raise G2Error(f"{self.path} can't be made or written to: {error.strerror}; choose another --out") from None
         with lock:
             yield
 

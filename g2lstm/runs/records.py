@@ -23,7 +23,7 @@ Number = Annotated[int | float, AfterValidator(_is_not_huge)]
 
 
 class Record(BaseModel):
-    """A JSON object; entries that it does not name are kept, because later versions may write more of them."""
+    """A JSON object; unknown entries are kept, because later versions may write more of them."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
@@ -32,7 +32,7 @@ class Record(BaseModel):
         """Reads a file; `remedy` is what a user can do if it is damaged."""
         content = read_bounded(path, MAX_BYTES)
         try:
-            # From the text rather than from parsed values, which may have half a surrogate pair that nothing can write.
+            # From the text rather than from parsed values, which may hold half a surrogate pair that cannot be written.
             return cls.model_validate_json(content)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
@@ -56,7 +56,7 @@ class Score(Record):
     length_penalty: float | None = None
     trained_on: str | None = None
     compressed: str | None = None
-    recipe: str | None = None  # its hash; in scores of earlier versions only the signature has this and the next
+    recipe: str | None = None  # its hash; earlier versions wrote this and the next only in the signature
     data: str | None = None  # its name, and the beginnings of the checksums of its files
     bleu_signature: str | None = None
     chrf_signature: str | None = None

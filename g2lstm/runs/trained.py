@@ -16,13 +16,13 @@ def load(run_dir: str | Path) -> Trained:
 
 
 def load_as(task: Task[Any, Any, TrainedT], run_dir: str | Path) -> TrainedT:
-    """As `load`, but refuses a run of another task."""
+    """Like `load`, but refuses a run of another task."""
     return _load(task, RunDirectory.open(Path(run_dir), task=task.trained.task))
 
 
 def _load(task: Task[Any, Any, TrainedT], run: RunDirectory) -> TrainedT:
     recipe, tokenizers = run.recipe, run.tokenizers()
-    with without_memory():  # there will be some for what is in the file, if it fits
+    with without_memory():  # the file's values come next, if they fit
         model = task.module(recipe, *map(len, tokenizers))
     with run.open_weights() as weights:
         if weights.spec is None:

@@ -40,7 +40,7 @@ class Weights:
             raise G2Error(f"{self.path} can't be read: {error}; compress the original again") from None
 
     def fill_(self, model: nn.Module) -> None:
-        """Gives a model, which may be on the meta device, the weights, which must be plain, fit and be finite."""
+        """Puts the weights, which must be uncompressed, fit and be finite, into a model, perhaps on the meta device."""
         if self.spec is not None:
             raise G2Error(
                 f"the weights in {self.path.parent} are compressed ({self.spec}) and can't be trained; use the run "
@@ -55,7 +55,7 @@ class Weights:
         model.load_state_dict(weights, assign=next(model.parameters()).is_meta)
 
     def fill_compressed_(self, model: nn.Module) -> None:
-        """Gives a model, which may be on the meta device, compressed weights, which must fit."""
+        """Puts compressed weights, which must fit, into a model, perhaps on the meta device."""
         stored = storage.load(self.path, self._file)
         try:
             install_(model, stored.matrices)

@@ -1,1 +1,1 @@
-"""The tasks: language modeling and translation."""
+"""The tasks: language modelling and translation."""

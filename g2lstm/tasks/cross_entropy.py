@@ -19,8 +19,8 @@ def cross_entropy(
     forgets the logits: that takes less memory than the full logits, and less time, but there is no second derivative.
     With an older torch the logits of a chunk are computed again in the backward pass.
 
-    It is always in the precision of the weights, under autocast too, because a sum over V exponentials in bfloat16 is
-    worthless.
+    It always runs in the precision of the weights, even under autocast, because a sum over V exponentials in bfloat16
+    is worthless.
     """
     rows = max(_CHUNK_ROWS, _CHUNK_LOGITS // weight.size(0))
     with torch.autocast(features.device.type, enabled=False):
@@ -50,7 +50,7 @@ def _in_chunks(
 
 
 def smoothing_penalty(features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
-    """(N,): cross entropy + s * this is the cross entropy with s of the target's probability spread over all V tokens.
+    """The term (N,) of label smoothing: cross entropy + s * this spreads a share s of the target over all V tokens.
 
     It is the target's logit minus the mean of all V: with z the logits and L their log-sum-exp, cross entropy is
     L - z[target], and against a uniform target L - mean(z). The difference of the two is linear in the features. The

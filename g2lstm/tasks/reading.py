@@ -101,9 +101,7 @@ def in_mode(model: nn.Module, *, eval_gate: str | None = None, training: bool = 
     Training mode has noise, temperature and dropout, drawn from `seed`. Yields a description of the mode.
     """
     if training and eval_gate is not None:
-        raise G2Error(
-            f"eval_gate={eval_gate!r} applies to evaluation, and training mode has gates of its own; choose one"
-        )
+        raise G2Error(f"eval_gate={eval_gate!r} is for evaluation, and training mode has its own gates; choose one")
     with evaluating(model, eval_gate), torch.no_grad(), torch.random.fork_rng(devices=[]):
         if training:
             torch.manual_seed(seed)

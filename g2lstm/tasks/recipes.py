@@ -1,4 +1,4 @@
-"""The tasks there are, and their recipes: checked as a whole, with all mistakes reported at once."""
+"""All tasks, and how to load their recipes: checked as a whole, with all mistakes reported at once."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -11,14 +11,14 @@ from g2lstm.errors import G2Error
 from g2lstm.recipes.files import apply_overrides, read_tables
 from g2lstm.recipes.problems import MAX_PROBLEMS, problems_of, setting
 from g2lstm.recipes.sections import Recipe as Recipe
-from g2lstm.tasks.lm.training import LmTask
-from g2lstm.tasks.mt.training import MtTask
+from g2lstm.tasks.lm.task import LmTask
+from g2lstm.tasks.mt.task import MtTask
 from g2lstm.tasks.task import Task
 
 LM, MT = LmTask(), MtTask()
 TASKS: dict[str, Task[Any, Any, Any]] = {task.trained.task: task for task in (LM, MT)}  # by their names in recipes
 
-_MAX_DEPTH = 20  # of tables and lists inside each other; a recipe has three levels
+_MAX_DEPTH = 20  # of nested tables and lists; a recipe has three levels
 
 
 def task_of(recipe: Recipe) -> Task[Any, Any, Any]:
@@ -45,7 +45,7 @@ def parse_recipe(values: Mapping[str, Any], overrides: Sequence[str] = (), *, so
     Args:
         values: the tables.
         overrides: see `load_recipe`.
-        source: what messages call the recipe.
+        source: the recipe's name in messages.
     """
     _check_depth(values, source)
     tables = deepcopy(dict(values))

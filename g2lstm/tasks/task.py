@@ -79,14 +79,14 @@ class _Unfilled(TorchFunctionMode):
 def without_memory() -> Iterator[None]:
     """Modules made in this block have weights with shapes but without values.
 
-    Initialisers do nothing: to fill a tensor that has no values, torch would import its compiler, for a second.
+    Initialisers do nothing: to fill a tensor without values, torch would import its compiler, which takes a second.
     """
     with torch.device("meta"), _Unfilled():
         yield
 
 
 class Learner(ABC):
-    """A model, its data, and how they make a loss; of several processes, each reads its own part of every batch."""
+    """A model, its data and its loss; with several processes, each reads its own part of every batch."""
 
     model: TokenModel  # its weights are trained and saved
     module: nn.Module  # around the model: its forward call makes the loss, so that DDP can wrap it
@@ -177,7 +177,7 @@ class Learner(ABC):
 
     @abstractmethod
     def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
-        """Goes to a saved position: one state per process, in order, of which there were perhaps more or fewer."""
+        """Goes to a saved position: one state for each process that saved it, in order; the number may differ now."""
 
 
 class Task(ABC, Generic[RecipeT, ModelT, TrainedT]):
@@ -210,7 +210,7 @@ class Task(ABC, Generic[RecipeT, ModelT, TrainedT]):
         return self.module(recipe, *vocabularies)
 
     def count_weights(self, recipe: RecipeT, *vocabularies: int) -> int:
-        """The number of weights; they are not made for this."""
+        """The number of weights, without making them."""
         with without_memory():
             return sum(parameter.numel() for parameter in self.module(recipe, *vocabularies).parameters())
 
@@ -223,7 +223,7 @@ class Task(ABC, Generic[RecipeT, ModelT, TrainedT]):
         """The tokens of one split."""
 
     def prepare(self, recipe: RecipeT, data_dir: Path | None, tokenizers: Sequence[Tokenizer] | None) -> TrainingData:
-        """Gets the data of a recipe ready for training, the test split too: its faults should show before hours pass.
+        """Prepares the data of a recipe for training; the test split too, so that its faults show before hours pass.
 
         Given tokenizers are used instead of training new ones.
         """
@@ -237,13 +237,13 @@ class Task(ABC, Generic[RecipeT, ModelT, TrainedT]):
     def learner(
         self, recipe: RecipeT, data: TrainingData, *, device: torch.device | str = "cpu", **process: int
     ) -> Learner:
-        """A new model with its data, from `prepare`, ready for the training loop; `process` has its rank."""
+        """A new model with its data, from `prepare`, ready for the training loop; `process` knows its rank."""
         model = self.build(recipe, *map(len, data.tokenizers)).to(device)
         return self.learns(recipe, model, data, device=device, **process)
 
     @abstractmethod
     def weights_per_token(self, recipe: RecipeT, words: int) -> int:
-        """How many weights each token is multiplied by, with a vocabulary of so many words."""
+        """The number of weights that each token is multiplied by, with a vocabulary of this many words."""
 
 
 def saturation(record: Mapping[str, list[Gates]] | None) -> dict[str, float]:
@@ -264,7 +264,7 @@ def histograms(record: Mapping[str, list[Gates]] | None) -> dict[str, list[int]]
 
 
 def _histogram(calls: Sequence[Gates], gate: str) -> Tensor:
-    """(BINS,), leaving out padding."""
+    """Counts (BINS,) of the values, without padding."""
     counts = torch.zeros(BINS, dtype=torch.int64)
     for value in chain.from_iterable(getattr(call, gate) for call in calls):
         bins = (value[value.isfinite()] * BINS).int().clamp_(max=BINS - 1)

@@ -1,4 +1,4 @@
-"""A trained model, whatever its task: what it scores, how it reads, and what others must know of it."""
+"""A trained model, whatever its task: how it scores and reads, and what other programs must know about it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -14,8 +14,8 @@ from g2lstm.nn.record import lstms, record_gates
 from g2lstm.recipes.sections import Recipe
 from g2lstm.tasks.model import TokenModel
 from g2lstm.tasks.reading import Encoded, Reading, in_mode, layer_readings
+from g2lstm.text.datasets import folder_of
 from g2lstm.text.lines import read_pieces, sha256_of
-from g2lstm.text.registry import folder_of
 from g2lstm.text.tokenize import Tokenizer
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _only_for(task: str, default: Any = None) -> Any:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How to score a split; what is None is as the recipe has it.
+    """How to score a split; the recipe decides what is None.
 
     Attributes:
         split: "train", "valid" or "test".
@@ -58,7 +58,7 @@ class Scoring:
         beam: the number of hypotheses to follow; this and the next are for translation.
         length_penalty: scores are divided by the length to this power.
         samples: score only this many windows of text or sentences, from the start.
-        by_sentence: also list what each sentence contributes to the sums behind the score.
+        by_sentence: also list what each sentence adds to the sums behind the score.
         data_dir: a folder that holds the named data sets.
     """
 
@@ -79,8 +79,8 @@ class Scoring:
 class SplitScore(NamedTuple):
     """A score, without the signature that only a run can give it."""
 
-    values: dict[str, Any]  # what `result.json` has of it
-    facts: dict[str, str]  # what the signature says beside the facts of the run
+    values: dict[str, Any]  # what goes into `result.json`
+    facts: dict[str, str]  # what the signature says besides the facts of the run
     by_sentence: list[list[float]] | list[list[int]] | None  # what each sentence contributes, if asked for
 
 
@@ -115,8 +115,8 @@ class Trained(ABC):
     Attributes:
         recipe: how it was trained.
         model: the module.
-        tokenizers: between text and token ids, by the names of their files.
-        facts: what the file of weights says about their training; empty for a model that was not loaded.
+        tokenizers: convert between text and token ids; by the names of their files.
+        facts: what the file of weights says about its training; empty for a model that was not loaded.
         run: the `RunDirectory` that it was loaded from, set by `g2lstm.load`; None for a model in training.
     """
 
@@ -138,7 +138,7 @@ class Trained(ABC):
     def describe(self) -> dict[str, Any]:
         """What a program on another machine must know to use the model: special tokens, and how to search.
 
-        A text begins after the token that ends the one before, so one id does both.
+        A text begins after the token that ends the previous text, so one id serves for both.
         """
         tokens = {}
         for side, (file, tokenizer) in zip(self.sides, self.tokenizers.items(), strict=True):
@@ -155,7 +155,7 @@ class Trained(ABC):
         return exporter
 
     def score_split(self, how: Scoring, progress: Progress | None = None) -> SplitScore:
-        """Scores a split of the model's own data; `progress` hears of the tokens or sentences done, and the total."""
+        """Scores a split of the model's own data; `progress` gets the tokens or sentences done, and the total."""
         self.check_scoring(how)
         layers = lstms(self.model)
         if not layers and how.eval_gate not in (None, "soft"):  # after `freeze_`
@@ -175,12 +175,12 @@ class Trained(ABC):
         )
 
     def tune(self, how: Scoring, progress: Progress | None = None) -> Scoring:
-        """The same scoring with the settings that are best on the validation split, where any are to be tuned."""
+        """The same scoring, with any settings to be tuned set to the best for the validation split."""
         return how
 
     @abstractmethod
     def _score(self, files: Any, how: Scoring, eval_gate: str, progress: Progress | None) -> SplitScore:
-        """The score of a split's files; what all tasks say of it is added."""
+        """The score of a split's files, without what is the same for all tasks."""
 
     def check_scoring(self, how: Scoring) -> None:
         """Raises for options that belong to another task."""
@@ -210,8 +210,8 @@ class Trained(ABC):
             text: at most 1000 tokens, tokenised as the training text was.
             target: a translation that the decoder reads instead of its own, so that models can be compared.
             eval_gate: "soft", "tempered" or "hard"; None for the model's own.
-            training: show the gates as they are in training, with noise. A translation is still made without.
-            seed: of noise and dropout.
+            training: show the gates as they are in training, with noise. Translations are still made without noise.
+            seed: seeds noise and dropout.
         """
         ids, tokens, more = self._encode(text, target, eval_gate)
         model = self.model
@@ -225,11 +225,11 @@ class Trained(ABC):
 
     @abstractmethod
     def _encode(self, text: str, target: str | None, eval_gate: str | None) -> Encoded:
-        """A text as the model is given it."""
+        """A text in the form that the model takes."""
 
     @abstractmethod
     def _forward(self, ids: Mapping[str, list[int]]) -> dict[str, Any]:
-        """Runs the model over a text; returns what a `Reading` has beside the gates."""
+        """Runs the model over a text; returns what a `Reading` has besides the gates."""
 
     def files(self, split: str, data_dir: Path | None = None) -> Any:
         """The text file, or pair of files, of a split of the data that the model was trained on."""
@@ -247,7 +247,7 @@ class Trained(ABC):
         """A speed test; None if it needs a text and `how` is not given."""
 
     def examples(self, count: int, data_dir: Path | None = None) -> list[str]:
-        """Sentences to show the model with: from the validation text, or made up where that text is missing."""
+        """Example sentences: from the validation text, or made up if that text is missing."""
         file = validation_files(self.recipe, data_dir)[0]
         if not file.is_file():
             return self._made_up(count)

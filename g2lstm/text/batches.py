@@ -45,13 +45,12 @@ class BatchPlan:
 class TrainingBatches:
     """Training pairs in batches: each pair once per epoch, in an order determined by seed and epoch.
 
-    The pairs are shuffled; about a hundred batches' worth at a time are sorted by length and cut into batches; and the
-    batches are shuffled. Batch i of epoch e is always the same, so two numbers are enough to resume training.
+    The pairs are shuffled; then about a hundred batches' worth at a time is sorted by length and cut into batches, and
+    the batches are shuffled. Batch i of epoch e is always the same, so two numbers are enough to resume training.
 
-    A batch has `batch_size` pairs, or slightly fewer so that all are of equal size; or as many as fit into
-    `batch_tokens`: source and target, each with its `<eos>`, including padding. Either is the size over all processes,
-    each of which reads its own share, at least one pair. Pairs with more than `max_length` tokens on a side are left
-    out, as are those with an empty side.
+    A batch has `batch_size` pairs, or slightly fewer to keep batches equal; or as many pairs as fit into
+    `batch_tokens`: source and target, each with `<eos>` and padding. Both sizes are over all processes; each reads its
+    share, at least one pair. Pairs with an empty side, or with more than `max_length` tokens on a side, are left out.
 
     Memory holds 16 bytes per pair, and 8 in a plan. Tokens stay in their files.
     """
@@ -105,7 +104,7 @@ class TrainingBatches:
 
     def _by_tokens(self, batch_tokens: int) -> list[int]:
         """The bounds of the pools; the ends of the batches depend on the order."""
-        # One less than twice as many pairs as processes may have to share a batch, because two would be too small.
+        # Up to 2 * processes - 1 pairs may have to share a batch, because two batches would be too small.
         needed = (2 * self.world_size - 1) * (int(self._lengths.max(axis=0).sum()) + 2)
         if batch_tokens < needed:
             raise G2Error(
@@ -145,7 +144,7 @@ class TrainingBatches:
 def evaluation_batches(
     corpus: PairCorpus, source_eos: int, target_eos: int, *, batch_size: int
 ) -> Iterator[tuple[npt.NDArray[np.int64], PairBatch]]:
-    """All pairs in batches of similar length, the last perhaps smaller; none is left out.
+    """All pairs in batches of similar length; the last batch may be smaller.
 
     Yields:
         The numbers of the pairs in the corpus, (B,), and the batch.
@@ -178,7 +177,7 @@ def _evenly(total: int, slices: int) -> list[int]:
 
 
 def _cut(lengths: Integers, batch_tokens: int, least: int) -> list[int]:
-    """The ends of batches with as many pairs, of lengths (pairs, 2), as fit into `batch_tokens`, and at least `least`.
+    """The ends of batches of pairs with lengths (pairs, 2): as many as fit into `batch_tokens`, and at least `least`.
 
     2 * least - 1 pairs always fit.
     """

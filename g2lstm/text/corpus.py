@@ -15,8 +15,8 @@ from filelock import FileLock
 
 from g2lstm.errors import G2Error
 from g2lstm.files import make_folder, read_bounded, write_atomically
+from g2lstm.text.datasets import cache_dir
 from g2lstm.text.lines import Piece, read_pieces, sample_lines, sha256_of
-from g2lstm.text.registry import cache_dir
 from g2lstm.text.tokenize import Tokenizer, train_bpe_tokenizer, train_word_tokenizer
 
 FORMAT = 2  # of the prepared files; part of their names
@@ -28,10 +28,10 @@ _T = TypeVar("_T")
 
 
 class TokenStream:
-    """The tokens of one split, in a file of which only the requested parts are read; made by `prepare_stream`.
+    """The tokens of one split, in a file that is read only where needed; made by `prepare_stream`.
 
-    Beside the tokens in `path` lie the start and the length of each line (.lines), and the checksums of both (.sha256).
-    Files that are not as they were written are an error. `text_sha256` is for a result's signature.
+    Next to the tokens in `path` are the start and length of each line (.lines), and the checksums of both (.sha256).
+    Files that do not match them are an error. `text_sha256` is for a result's signature.
     """
 
     def __init__(self, path: Path, dtype: str, text_sha256: str) -> None:
@@ -68,7 +68,7 @@ class TokenStream:
     def columns(
         self, numbers: npt.NDArray[np.integer], fill: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Copies of some lines, whose numbers are (B,), side by side, with `fill` after the end of each.
+        """Copies of the lines with these numbers (B,), side by side, with `fill` after the end of each.
 
         Returns:
             tokens: (T + 1, B), where T is the length of the longest line.
@@ -95,11 +95,11 @@ def prepare_tokenizer(
 ) -> Tokenizer:
     """The tokenizer of a training text, trained on the first call and kept.
 
-    All words are counted. Byte-pair encoding is trained on at most 128 MB: lines evenly spread over a longer text. So
-    memory grows not with the text, but with the number of different words.
+    All words are counted. Byte-pair encoding is trained on at most 128 MB, which are lines spread evenly over a longer
+    text. So memory grows with the number of different words, but not with the text.
 
-    Several texts may share the tokenizer. `train_word_tokenizer` and `train_bpe_tokenizer` explain the settings; for
-    words, `is_tokenized` and `prefix_space` mean nothing. `cache` is a folder; by default prepared files are in the
+    Several texts may share the tokenizer. `train_word_tokenizer` and `train_bpe_tokenizer` explain the settings; a word
+    tokenizer ignores `is_tokenized` and `prefix_space`. `cache` is a folder; by default prepared files are in the
     user's cache.
     """
     if kind not in ("word", "bpe"):
@@ -175,7 +175,7 @@ def _cache_path(cache: Path | None, made_of: Mapping[str, object], ending: str) 
 
 
 def _load_or_make(path: Path, load: Callable[[], _T], make: Callable[[], None]) -> _T:
-    """What is in the cache; if it is absent or damaged, one process makes it, and others wait for it."""
+    """What is in the cache; if it is missing or damaged, one process makes it while the others wait."""
     with suppress(G2Error):
         return load()
     with _alone(path.parent):

@@ -19,8 +19,8 @@ def embedded_files() -> dict[str, str]:
     Spaces separate them. Numbers become `N`, as in Penn Treebank; `name()` becomes `name`; other quoted code becomes
     `<code>`.
 
-    The text depends on the version of Python, and so does every score on it. In each ten blocks of paragraphs the ninth
-    is for validation and the tenth for testing. A paragraph that the documentation repeats occurs once.
+    The text depends on the version of Python, and so does every score on it. Of every ten blocks of paragraphs, the
+    ninth is for validation and the tenth for testing. A paragraph that the documentation repeats occurs once.
     """
     sentences: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
     for index, paragraph in enumerate(_paragraphs()):

@@ -45,7 +45,7 @@ class Phrase(NamedTuple):
     is_plural: bool = False
 
     def followed_by(self, *others: "Phrase") -> "Phrase":
-        """These words, then those of the others, in both languages."""
+        """These words, followed by the other words, in both languages."""
         german = [word for phrase in (self, *others) for word in phrase.german]
         return Phrase(german, [word for phrase in (self, *others) for word in phrase.english])
 

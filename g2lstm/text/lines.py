@@ -63,7 +63,7 @@ def read_pieces(path: Path, limit: int = PIECE_BYTES) -> Iterator[Piece]:
 
 
 def sample_lines(paths: Sequence[Path], max_bytes: int | None = None) -> Iterator[str]:
-    """Yields the lines of some files, long lines in pieces; of large files about `max_bytes`, evenly spread.
+    """Yields the lines of some files, long lines in pieces; from large files only about `max_bytes`, evenly spread.
 
     A file without text is an error.
     """
@@ -89,7 +89,7 @@ def sha256_of(path: Path) -> str:
 
 @contextmanager
 def open_to_read(path: Path) -> Iterator[BufferedReader]:
-    """Opens a user's file; turns the system's objections into a G2Error."""
+    """Opens a user's file; turns the system's errors into a `G2Error`."""
     try:
         with path.open("rb") as file:
             yield file

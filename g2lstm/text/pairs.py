@@ -19,7 +19,7 @@ class PairFiles(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PairCorpus:
-    """The pairs of one split, those with an empty line included; only the pairs that are read come into memory."""
+    """The pairs of one split, including pairs with an empty line; only the pairs that are read come into memory."""
 
     source: TokenStream
     target: TokenStream  # the translation of each line

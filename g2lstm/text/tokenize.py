@@ -31,8 +31,8 @@ _SPACE = "Ġ"  # how byte-pair encoding writes the space before a word
 class Tokenizer:
     """Turns a line of text into token ids and back.
 
-    A word tokenizer reads `<unk>` and `<eos>` in a text as these tokens, since that is how the usual corpora mean them;
-    to byte-pair encoding they are ordinary text. Neither adds `<eos>` by itself.
+    A word tokenizer reads `<unk>` and `<eos>` in a text as these tokens, because that is what they mean in the usual
+    corpora; to byte-pair encoding they are ordinary text. Neither adds `<eos>` by itself.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
@@ -98,7 +98,7 @@ class Tokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A SHA-256 that is equal for tokenizers that do the same."""
+        """A SHA-256 that is the same for tokenizers that behave alike."""
         canonical = json.dumps(json.loads(self.backend.to_str()), sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -126,7 +126,7 @@ def begins_word(token: str) -> bool:
 
 
 def printable(text: str) -> str:
-    r"""The text with control characters as escapes such as \x1b, so that no terminal or picture obeys them."""
+    r"""The text with control characters as escapes such as \x1b, so that no terminal or picture interprets them."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -228,7 +228,7 @@ def _parse(text: str) -> tokenizers.Tokenizer:
     ids = vocabulary.values() if isinstance(vocabulary := contents.get("vocab"), dict) else ()
     # A model has one row per token, so no id may lie beyond them.
     if not ids or {*map(type, ids)} != {int} or {*ids} != {*range(len(ids))}:
-        raise G2Error("it has no vocabulary whose tokens have the ids from 0 on, each once")
+        raise G2Error("the ids of its tokens must be 0, 1, 2 and so on, each once")
     try:
         return tokenizers.Tokenizer.from_str(json.dumps({**ours, "model": {**ours["model"], **contents}}))
     except Exception as error:  # the library raises the bare class

@@ -27,8 +27,8 @@ class Columns:
     Column b starts at token b * rows. The target of each token is the next one in the stream, so no prediction is lost
     between two columns. B is the batch size over all processes, each of which reads its own share of the columns.
 
-    With `keep_tail`, the last tokens, which do not fill a row, are kept and the places after them marked `IGNORED`, so
-    that every token but the first is predicted exactly once. Otherwise up to B - 1 tokens at the end are left out.
+    With `keep_tail`, the last tokens are kept even if they do not fill a row, and the places after them are `IGNORED`,
+    so that every token but the first is predicted exactly once. Otherwise up to B - 1 tokens at the end are left out.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Columns:
         if predictions < needed:
             raise G2Error(
                 f"a text of {len(stream)} tokens is too short for a batch of {batch_size}, which needs at least "
-                f"{needed + 1}; use a smaller batch size or more text"
+                f"{needed + 1}; lower train.batch_size, or give more text"
             )
         self.stream = stream
         self.rows = -(-predictions // batch_size) if keep_tail else predictions // batch_size

@@ -30,8 +30,8 @@ class WrongVersionError(G2Error):
 def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any]) -> Path:
     """Writes a state of nested dicts and lists of tensors, numbers, strings, booleans and None; removes old ones.
 
-    Checkpoints of later steps go too: training would have resumed from them if they were whole. So does what a killed
-    process left half written.
+    It also removes checkpoints of later steps, from which training would have resumed if they were whole, and whatever
+    a killed process left half written.
     """
     path = folder / f"step-{step:08d}.json"
     write_state(path, state)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-# Imported after the group exists, as DDP would, it holds the group in default arguments, and `_leave` can't end it.
+# DDP would import it once the group exists. Then default arguments hold the group, and `_leave` can't end it.
 import torch.distributed.nn.functional
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
@@ -31,7 +31,7 @@ class Interrupted(Exception):  # noqa: N818  it is no error
 
 @contextmanager
 def own_accelerator(precision: str) -> Iterator[Accelerator]:
-    """An accelerator with its own settings; accelerate would keep those of the first one in this Python process."""
+    """A fresh accelerator; accelerate would otherwise keep the settings of the first one in this Python process."""
     if precision == "fp16" and not torch.accelerator.is_available():
         raise G2Error('train.precision = "fp16" needs a GPU, but there is none; use "bf16" or "fp32"')
     _check_restarts()
@@ -95,7 +95,7 @@ def _check_restarts() -> None:
 
 
 def _leave() -> None:
-    """Ends gloo's threads while Python still runs; one that needs Python later would abort the process."""
+    """Ends gloo's threads while Python still runs; a thread that needed Python later would abort the process."""
     if distributed.is_initialized():
         distributed.destroy_process_group()
 
@@ -108,7 +108,7 @@ def sums(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
 
 
 def of_first(accelerator: Accelerator, *values: float) -> list[float]:
-    """The first process's values: all processes must decide alike, or they would wait for each other for ever."""
+    """The first process's values: all processes must decide alike, or they would wait for each other forever."""
     return sums(accelerator, [value if accelerator.is_main_process else 0.0 for value in values])
 
 
@@ -130,7 +130,7 @@ def noise_seed(seed: int, rank: int, step: int = 0) -> int:
 
 @contextmanager
 def deaths_explained() -> Iterator[None]:
-    """Turns the loss of another process into a clear error; torch has no exception class for what gloo raises."""
+    """Raises a clear error if another process has died; torch has no exception class for what gloo raises."""
     try:
         yield
     except RuntimeError as error:

@@ -37,7 +37,7 @@ class Trainer:
     # ------------------------------------------------------------------------------------------------ the loop
 
     def train(self, *, resume: bool = False) -> TrainingProgress:
-        """Trains to the end, from the last checkpoint if `resume`; raises `Interrupted` once the state is saved."""
+        """Trains to the end, from the last checkpoint if `resume`; raises `Interrupted` after saving if interrupted."""
         is_main = self.accelerator.is_main_process
         if is_main:
             _ = self.run.recipe_hash  # reads recipe.toml now rather than later, when someone may have edited it
@@ -198,7 +198,7 @@ class Trainer:
     # ------------------------------------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that resuming needs, of all processes; all of them must call this."""
+        """Everything that resuming needs, from all processes; all of them must call this."""
         scaler, device = self.accelerator.scaler, self.accelerator.device
         own = {
             "task": self.learner.state_dict(),
@@ -283,10 +283,13 @@ class Trainer:
             self.observer.on_message("there is no checkpoint yet: starting from the beginning")
             return
         self.observer.on_message(f"continuing from step {step}")
-        if not of_first(self.accelerator, self.run.model_file.is_file())[0]:
-            self.progress.best = None
+        if not of_first(self.accelerator, self.run.has_weights())[0]:
+            self.progress.best, stale = None, self.progress.stale
             self._evaluate()
-            self.observer.on_message(f"{self.run.model_file} was missing: it now holds the last checkpoint's weights")
+            self.progress.stale = stale
+            self.observer.on_message(
+                f"{self.run.model_file} was missing or damaged: it now holds the last checkpoint's weights"
+            )
 
     def _check_finite(self, state: dict[str, Any]) -> None:
         if name := not_finite(state):

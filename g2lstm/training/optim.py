@@ -44,7 +44,7 @@ class NonMonotoneAveraging:
         self._average = get_swa_multi_avg_fn()
 
     def after_update(self) -> None:
-        """Adds the present weights to the mean; call it after each update."""
+        """Adds the current weights to the mean; call it after each update."""
         if not self.is_averaging:
             return
         if self.means:
@@ -54,9 +54,9 @@ class NonMonotoneAveraging:
         self.updates += 1
 
     def check(self, loss: float) -> bool:
-        """Notes a validation loss, and begins averaging if it exceeds the lowest of all but the last `window` losses.
+        """Records a validation loss, and begins averaging if it exceeds the lowest of all but the last `window` losses.
 
-        Returns whether it did exceed that; the finetuning phase ends then.
+        Returns whether it does; then the finetuning phase ends.
         """
         if self.window is None:
             return False
@@ -68,9 +68,9 @@ class NonMonotoneAveraging:
 
     @contextmanager
     def evaluation_weights(self) -> Iterator[None]:
-        """Gives the model the weights to evaluate and to save: the mean if there is one, otherwise the present ones.
+        """Gives the model the weights to evaluate and save: the mean if there is one, otherwise the current ones.
 
-        Afterwards the model has its own weights again, to the bit, even if an exception was raised.
+        Afterwards the model has exactly its own weights again, even if an exception was raised.
         """
         self._swap()
         try:
@@ -94,7 +94,7 @@ class NonMonotoneAveraging:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from what `state_dict` returned; raises some exception if it does not fit."""
+        """Continues from what `state_dict` returned; raises an exception of any kind if it does not fit."""
         means = list(state["average"]["means"])
         pairs = zip(means, self.parameters, strict=bool(means))
         self.means = [mean.to(p.device, p.dtype, copy=True).view(p.shape) for mean, p in pairs]
@@ -106,7 +106,7 @@ class NonMonotoneAveraging:
 def build_optimizer(
     settings: AdamW | NtAsgd | AdaDelta, parameters: list[nn.Parameter]
 ) -> tuple[torch.optim.Optimizer, NonMonotoneAveraging]:
-    """The optimiser that a recipe names, and the averaging, which only NT-ASGD makes use of."""
+    """The optimiser that a recipe names, and the averaging, which only NT-ASGD uses."""
     never = NonMonotoneAveraging(parameters, window=None)
     lr, decay = settings.lr, settings.weight_decay
     match settings:
@@ -140,7 +140,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     """Puts the result of `optimizer_state` into an optimiser that was built with the same arguments.
 
-    Raises some exception if it does not fit; torch alone would notice in the middle of an update, or never.
+    Raises an exception of any kind if it does not fit; torch itself would notice only during an update, or never.
     """
     inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
     names, groups = _REMEMBERED[type(inner)], optimizer.state_dict()["param_groups"]

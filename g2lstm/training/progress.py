@@ -1,4 +1,4 @@
-"""How far training is, when it ends, the learning rate on the way, and who hears of it."""
+"""How far training is, when it ends, its learning rate, and who is told about it."""
 
 import math
 import time
@@ -45,7 +45,7 @@ class TrainingProgress(BaseModel):
         return self.best is None or (criterion, loss) < (self.best, loss_before)
 
     def share(self, settings: TrainSection, epoch_progress: float) -> float:
-        """How much of the training is done, in [0, 1], once this share of the present epoch is."""
+        """How much of the training is done, in [0, 1], once this share of the current epoch is."""
         epochs_done = self.epoch + epoch_progress
         if self.epochs is not None:
             return min(epochs_done / self.epochs, 1.0)
@@ -90,7 +90,7 @@ def learning_rate(settings: TrainSection, share: float) -> float:
 
 
 class Observer(Protocol):
-    """Whoever wants to follow a training run; the command line draws a progress bar."""
+    """Hears how a training run goes; the command line's observer draws a progress bar."""
 
     def on_step(self, progress: TrainingProgress, share: float, values: dict[str, float]) -> None:
         """Called after every update, with the share of the training that is done and what the update measured."""
@@ -112,7 +112,7 @@ class Silent(Observer):
 class Metrics(Silent, AbstractContextManager["Metrics"]):
     """Writes metrics.jsonl (for scripts) and events/ (TensorBoard) into a run directory.
 
-    TensorBoard drops what comes after `step`, where training continues: a crash has undone it.
+    TensorBoard drops everything after `step`, where training continues: a crash has undone it.
     """
 
     def __init__(self, run: RunDirectory, step: int = 0) -> None:

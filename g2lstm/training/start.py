@@ -53,7 +53,7 @@ def train(
         overrides: "a.b=value", as for `--set`.
         resume: continue the run in `out`, or start it if it has not begun.
         data_dir: a folder that holds the named data sets.
-        observer: hears how it goes.
+        observer: is told how it goes.
     """
     checked = parse_recipe(recipe, overrides) if isinstance(recipe, Mapping) else load_recipe(recipe, overrides)
     folder = None if data_dir is None else Path(data_dir)
@@ -79,7 +79,7 @@ def train_recipe(
             else:
                 run.check_new()
             learner, tokenizers = prepare(recipe, accelerator, data_dir, resumed=run if is_old else None)
-            if accelerator.num_processes > 1:  # the same weights everywhere, but different noise and masks
+            if accelerator.num_processes > 1:  # the same weights in every process, but different noise and masks
                 torch.manual_seed(noise_seed(recipe.train.seed, accelerator.process_index))
             if not accelerator.is_main_process:
                 return Trainer(learner, recipe.train, run, accelerator, Silent()).train(resume=is_old)
@@ -90,7 +90,7 @@ def train_recipe(
     except OSError as error:
         if not is_disk_full(error):
             raise
-        raise G2Error(f"the disk of {out} is full: {error}; free some space, then continue with --resume") from None
+        raise G2Error(f"the disk with {out} is full: {error}; free some space, then continue with --resume") from None
 
 
 def with_absolute_paths(recipe: Recipe) -> Recipe:

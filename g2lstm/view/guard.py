@@ -1,4 +1,4 @@
-"""`Guard`: what every request must pass, and the security headers of every answer."""
+"""`Guard`: checks every request, and adds security headers to every answer."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -25,14 +25,14 @@ _HEADERS = {
 class Guard:
     """Refuses requests that are addressed to someone else, come from another site's page, or are too large.
 
-    Another site can make its own name point to this machine, and its scripts then reach this server under that name.
-    So only names known to be ours are answered. (Starlette's TrustedHostMiddleware can't read IPv6 hosts and has no
-    rule for numeric addresses.)
+    Another site can point its own name at this machine; its scripts can then reach this server under that name. So we
+    answer only to names known to be ours. (Starlette's TrustedHostMiddleware can't read IPv6 hosts and has no rule for
+    numeric addresses.)
 
     Args:
         app: what answers the other requests.
         hosts: our names, without ports.
-        any_address: also accept any numeric address; no foreign name can be one.
+        any_address: also accept any numeric address, which no other site can have as its name.
     """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str], *, any_address: bool = False) -> None:
@@ -59,7 +59,7 @@ class Guard:
             return _refuse(421, f"this server does not answer to the host {host[:100]!r}; see --host")
         if origin is not None and _split(origin)[0] != host.lower():
             return _refuse(403, "requests from pages of other sites are refused")
-        # A request is never longer than it says; one that comes in pieces doesn't say.
+        # A request is never longer than it says; one in chunks doesn't say.
         is_short = length.isdecimal() and len(length) < 10 and int(length) <= MAX_BODY
         if not is_short or "transfer-encoding" in headers:
             return _refuse(413, f"the request is larger than {MAX_BODY} bytes, or does not say how large it is")

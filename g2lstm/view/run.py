@@ -16,7 +16,7 @@ from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load
 from g2lstm.tasks.reading import Reading
 
-MAX_WAITING = 200  # requests; others are asked to try again
+MAX_WAITING = 200  # requests; more are told to try again
 READINGS = 8  # kept: a visitor looks at many units of one sentence
 EXAMPLES = 6
 
@@ -62,7 +62,7 @@ class ViewedRun:
         return await self._do(lambda: self._read(text, gate))
 
     async def statistics(self) -> GatesFile | None:
-        """Counts of the gates: those of `g2lstm gates`, or counted now; None if there is no text to count on."""
+        """Counts of the gates, from `g2lstm gates` or made now; None if there is no text to count on."""
         return await self._do(lambda: GatesFile.of_run(self.directory) or self._count())
 
     async def _do(self, work: Callable[[], Result]) -> Result:

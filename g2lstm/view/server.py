@@ -1,4 +1,4 @@
-"""`create_app`: the web application behind `g2lstm view`: the page's own files and a few questions about runs."""
+"""`create_app`: the web application behind `g2lstm view`, which serves the page and answers questions about runs."""
 
 import unicodedata
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -50,7 +50,7 @@ def create_app(runs: Sequence[ViewedRun], *, hosts: Iterable[str] = LOOPBACK, an
 
     app = FastAPI(
         lifespan=loading,
-        openapi_url=None,  # and so no pages about it
+        openapi_url=None,  # so no pages about it either
         exception_handlers=dict.fromkeys((G2Error, HTTPException, RequestValidationError, Exception), _failed),
     )
     app.add_middleware(Guard, hosts=hosts, any_address=any_address)

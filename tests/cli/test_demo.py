@@ -108,7 +108,7 @@ def test_runs_that_were_moved_away_must_take_their_small_ones_along(demo, tmp_pa
     shutil.copytree(out, copied)
     shutil.rmtree(copied / "lstm")
     done = CliRunner().invoke(app, [str(copied) if word == str(out) else word for word in command])
-    assert f"{copied / 'lstm+small'} was made from another lstm than the demo would train" in str(done.exception)
+    assert f"{copied / 'lstm+small'} was not made from the lstm that the demo would train" in str(done.exception)
     assert not (copied / "lstm").exists()
 
 

@@ -158,7 +158,7 @@ def test_a_dry_run_lists_and_does_nothing(folder, monkeypatch):
     assert shown.exit_code == 0
     assert "ptb-small-finetune-gumbel-seed2" in shown.stdout
     assert "56 min" in shown.stdout
-    assert "6 operations for each weight and token" in " ".join(shown.stdout.split())
+    assert "6 operations per weight and token" in " ".join(shown.stdout.split())
     assert not (folder / "nowhere").exists()
     assert invoke(folder, "table3", "--json").exit_code == 0
     facts = json.loads(invoke(folder, "table3", "--dry-run", "--json").stdout)
@@ -200,7 +200,7 @@ def test_a_run_of_another_recipe_is_left_out_where_others_are_asked_for(folder):
     (note,) = (note for note in found["tables"][0]["notes"] if "seed1 is left out: " in note)
     assert note.startswith("ptb-small-gumbel-seed1 is left out: ")
     assert "train.clip was 0.125, is now 0.5" in note
-    assert "of another recipe" in str(invoke(folder, "table3", out="other").exception)
+    assert "with a different recipe" in str(invoke(folder, "table3", out="other").exception)
 
 
 def test_what_fails_is_told_after_the_table_and_exits_with_2(folder):

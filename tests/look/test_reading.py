@@ -109,7 +109,7 @@ def test_training_mode_has_seeded_noise_and_leaves_no_trace(language):
     assert (one.layers[0].forget != other.layers[0].forget).any()
     assert one.mode == "training, noise in the gates (tau 0.9, rate 0.2), dropout"
     assert not language.model.training
-    with pytest.raises(G2Error, match="eval_gate='hard' applies to evaluation"):
+    with pytest.raises(G2Error, match="eval_gate='hard' is for evaluation"):
         language.read(TEXT, training=True, eval_gate="hard")
 
 

@@ -113,7 +113,7 @@ def test_progress_and_mistakes(language, translation):
 
 def test_without_a_split_there_is_only_a_text(language):
     for options in ({}, {"text": "the cat", "hard_score": True}):
-        with pytest.raises(G2Error, match="without a split, only a text can be read"):
+        with pytest.raises(G2Error, match="without a split there is nothing to score"):
             examine(language, "run", split=None, **options)
 
 

@@ -16,7 +16,7 @@ from g2lstm.recipes.problems import dotted_keys
 from g2lstm.recipes.sections import AdaDelta, AdamW, GateSection, NtAsgd
 from g2lstm.tasks.mt.recipe import MtRecipe
 from g2lstm.tasks.recipes import load_recipe, parse_recipe
-from g2lstm.text import registry
+from g2lstm.text import datasets
 
 SMALLEST: Mapping[str, Any] = {"task": "lm", "data": {"name": "embedded"}, "train": {"epochs": 1}}
 
@@ -70,7 +70,7 @@ def test_shipped_recipes_are_complete_and_say_what_they_are() -> None:
         assert summary.endswith(".")
         recipe = load_recipe(shipped)
         assert recipe.data.name is not None
-        assert registry.data_set(recipe.data.name).task == recipe.task
+        assert datasets.data_set(recipe.data.name).task == recipe.task
         for method in METHODS:
             assert load_recipe(shipped, [f"model.method={method}"]).model.method == method
 
@@ -207,8 +207,8 @@ def test_a_long_value_is_shortened() -> None:
 
 
 def test_a_data_set_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = registry.DataSet("pairs", "mt", "pairs", "pairs")
-    monkeypatch.setattr(registry, "data_sets", lambda: {"pairs": pairs})
+    pairs = datasets.DataSet("pairs", "mt", "pairs", "pairs")
+    monkeypatch.setattr(datasets, "data_sets", lambda: {"pairs": pairs})
     assert message("data.name=pairs").startswith('the recipe r: data.name = "pairs": this data set is for translation')
 
 

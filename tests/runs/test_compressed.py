@@ -229,7 +229,9 @@ def test_a_folder_that_is_there_is_refused(tmp_path):
             pytest.fail("the work began")
     with pytest.raises(G2Error, match="can.t be made: File exists"), new_folder(tmp_path / "file" / "new"):
         pytest.fail("the work began")
-    assert {path.name for path in tmp_path.iterdir()} == {"dangling", "file", "empty"}
+    with pytest.raises(G2Error, match="can.t be made: Directory not empty"), new_folder(tmp_path / "late"):
+        (tmp_path / "late" / "theirs").mkdir(parents=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"dangling", "file", "empty", "late"}
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from g2lstm.errors import G2Error
 from g2lstm.text import corpus
 from g2lstm.text.corpus import TokenStream, prepare_stream, prepare_tokenizer
+from g2lstm.text.datasets import fetch
 from g2lstm.text.lines import read_pieces
-from g2lstm.text.registry import fetch
 from g2lstm.text.tokenize import Tokenizer, train_word_tokenizer
 
 from .sets import DATA, needs

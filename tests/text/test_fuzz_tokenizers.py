@@ -100,5 +100,5 @@ def test_ids_that_a_model_would_not_have(tmp_path: Path, vocabulary: Any) -> Non
     said["model"]["vocab"] = vocabulary
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(said))
-    with pytest.raises(G2Error, match=r"(it has no vocabulary|the ids of its \d tokens are not 0 to)"):
+    with pytest.raises(G2Error, match="the ids of its tokens must be 0, 1, 2"):
         Tokenizer.load(path)

@@ -88,7 +88,7 @@ AWD = {"deviation": 5.0, "half_probability": 0.05, "minimum": 5}
 def test_a_text_shorter_than_the_batch(stream: TokenStream, tmp_path: Path) -> None:
     assert Columns(short(stream, tmp_path, 5), 4).rows == 1
     with pytest.raises(
-        G2Error, match="a text of 5 tokens is too short for a batch of 5, which needs at least 6; use a s"
+        G2Error, match="a text of 5 tokens is too short for a batch of 5, which needs at least 6; lower train.b"
     ):
         Columns(short(stream, tmp_path, 5), 5)
     assert Columns(short(stream, tmp_path, 2), 5, keep_tail=True).predictions == 1

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from g2lstm.tasks.lm.training import LanguageModelLearner
+from g2lstm.tasks.lm.task import LanguageModelLearner
 from g2lstm.training import loop
 from g2lstm.training.environment import Interrupted
 from g2lstm.training.progress import Silent

@@ -140,13 +140,17 @@ def test_settings_that_a_later_version_adds_do_not_keep_a_run_from_resuming(data
     resumed(recipe, tmp_path / "run")
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "asgd"])
-def test_a_lost_model_is_replaced_from_the_checkpoint(whole, copy, optimizer):
+@pytest.mark.parametrize(("optimizer", "size"), [("adamw", None), ("asgd", None), ("adamw", 0), ("adamw", 3000)])
+def test_a_lost_model_is_replaced_from_the_checkpoint(whole, copy, optimizer, size):
     first, run = whole[optimizer].trainer, copy(whole[optimizer].path)
-    (run / "model.safetensors").unlink()
+    if size is None:
+        (run / "model.safetensors").unlink()
+    else:
+        os.truncate(run / "model.safetensors", size)
     second = resumed(whole[optimizer].recipe, run)
     assert second.progress.finished
-    assert any("missing: it now holds the last checkpoint's weights" in one for one in second.observer.messages)
+    assert any("damaged: it now holds the last checkpoint's weights" in one for one in second.observer.messages)
+    assert second.progress.stale == first.progress.stale
     with first.averaging.evaluation_weights():
         assert_same(load_file(second.run.model_file), weights(first))
     second.learner.model.load_state_dict(load_file(second.run.model_file))

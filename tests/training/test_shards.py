@@ -6,7 +6,7 @@ from accelerate import Accelerator
 
 from g2lstm import G2Error
 from g2lstm.nn.random import draw_noise
-from g2lstm.tasks.mt.training import TranslationLearner
+from g2lstm.tasks.mt.task import TranslationLearner
 from g2lstm.tasks.task import TrainingData
 from g2lstm.text.corpus import prepare_stream, prepare_tokenizer
 from g2lstm.text.windows import Columns

@@ -16,7 +16,7 @@ import g2lstm
 from g2lstm import G2Error, load
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.recipes import load_recipe, parse_recipe
-from g2lstm.text.registry import fetch
+from g2lstm.text.datasets import fetch
 from g2lstm.training.checkpoint import latest_checkpoint
 from g2lstm.training.environment import Interrupted
 from g2lstm.training.progress import Silent
@@ -150,7 +150,8 @@ def test_a_full_disk_in_any_file_is_told(tables, tmp_path, monkeypatch):
 
     monkeypatch.setattr(RunDirectory, "append_metrics", full)
     with pytest.raises(
-        G2Error, match=r"the disk of .*run is full: .*No space left.*free some space, then continue with --resume"
+        G2Error,
+        match=r"the disk with .*run is full: .*No space left.*free some space, then continue with --resume",
     ):
         train_recipe(parse_recipe(tables), tmp_path / "run")
 

@@ -34,7 +34,7 @@ OURS = {
 }
 CANDIDATES = (*PEERS, *OURS)
 _INPUTS = 64
-_PAUSE = 0.05  # seconds: the last candidate's threads keep a core busy for a while, waiting for work
+_PAUSE = 0.05  # seconds: the last candidate's threads keep a core busy for a while as they wait for work
 _BURST = 0.05  # seconds that a candidate runs in each round
 STEP_TIME = (Field("microseconds", "µs per step", ",.1f"), Field("ratio", "ratio to the fastest peer", ".2f"))
 
@@ -74,7 +74,7 @@ def measure_stacks(rounds: int = 15, stacks: Sequence[Stack] = STACKS, show: Sho
 
 
 def make_stack(stack: Stack) -> tuple[nn.LSTM, Vectors]:
-    """Random weights that reach beyond the levels that gates are clipped to, as trained ones do; and inputs."""
+    """Random inputs, and random weights that go beyond the levels that gates are clipped to, as trained weights do."""
     generator = torch.Generator().manual_seed(0)
     lstm = nn.LSTM(*stack).eval().requires_grad_(False)
     for parameter in lstm.parameters():
@@ -83,7 +83,7 @@ def make_stack(stack: Stack) -> tuple[nn.LSTM, Vectors]:
 
 
 def make_candidate(name: str, lstm: nn.LSTM, inputs: Vectors) -> tuple[Runner, int]:
-    """What runs a stack, and the bytes of its weights; a peer's int8 weights take a byte each, with float32 biases."""
+    """What runs a stack, and the bytes of its weights; a peer's int8 weights count as one byte, its biases as four."""
     if name in PEERS:
         weights = sum(parameter.numel() for parameter in lstm.parameters() if parameter.dim() > 1)
         biases = sum(parameter.numel() for parameter in lstm.parameters()) - weights
@@ -99,8 +99,8 @@ def make_candidate(name: str, lstm: nn.LSTM, inputs: Vectors) -> tuple[Runner, i
 def time_runners(runners: dict[str, Runner], rounds: int, show: Show = silent) -> dict[str, Timing]:
     """Seconds per step, and the ratio to the fastest peer.
 
-    All candidates run in this process, one after the other in each round. Before each of them comes a pause, in which
-    the last one's threads fall asleep, and a few steps that are not counted.
+    All candidates run in this process, one after the other in each round. Before each there is a pause, so that the
+    threads of the last candidate fall asleep, and then a few steps that are not counted.
     """
     steps = {}
     for name, run in runners.items():
@@ -122,7 +122,7 @@ def time_runners(runners: dict[str, Runner], rounds: int, show: Show = silent) -
 
 
 def measure_candidates(make: Callable[[str], tuple[Runner, Row]], empty: Row, rounds: int, show: Show) -> list[Row]:
-    """A row for each candidate, with what `make` says of it, its time, and why it is missing if it is."""
+    """A row for each candidate: what `make` says about it, its time or, if it is missing, why."""
     runners: dict[str, Runner] = {}
     rows = []
     for number, name in enumerate(CANDIDATES):

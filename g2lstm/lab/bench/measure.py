@@ -20,7 +20,7 @@ class Field(NamedTuple):
     """A field of the rows."""
 
     key: str
-    heading: str = ""  # its column in the table; an empty one keeps the field out of it
+    heading: str = ""  # its heading in the table; a field without one is not in the table
     form: str = ""  # a format specification for its numbers
 
     def text(self, row: Row) -> str:
@@ -43,7 +43,7 @@ class Report(NamedTuple):
     fields: Sequence[Field]  # the columns from left to right
     rows: Sequence[Row]
     notes: Sequence[str] = ()  # lines that follow the table
-    key: str = "rows"  # under which JSON lists them
+    key: str = "rows"  # the key of the rows in JSON
 
 
 class Timing(NamedTuple):
@@ -80,7 +80,7 @@ def compared(
 
 
 def peak_memory(function: Callable[..., Any], warm_up: tuple[Any, ...], arguments: tuple[Any, ...]) -> float:
-    """How many megabytes resident memory grew by, at its peak, while `function(*arguments)` ran in a fresh process.
+    """By how many megabytes resident memory grew, at its peak, while `function(*arguments)` ran in a fresh process.
 
     `function(*warm_up)` runs there first, uncounted: it loads libraries and starts threads. In that process glibc
     returns every large block to the system as soon as it is freed. By default it keeps some of them, and the peak of
@@ -109,7 +109,7 @@ def _resident() -> int:
 
 def _high_water_mark() -> int:
     """The most bytes that were ever resident in this process."""
-    with suppress(OSError):  # Linux's getrusage won't do: a new process inherits the mark of the one that started it
+    with suppress(OSError):  # not getrusage: on Linux a new process inherits that mark from the one that started it
         status = Path("/proc/self/status").read_text()
         return 1024 * int(status.partition("VmHWM:")[2].split()[0])
     memory = psutil.Process().memory_info()

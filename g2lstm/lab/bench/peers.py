@@ -15,14 +15,14 @@ from torch import nn
 from g2lstm.errors import G2Error, needs
 
 Vectors: TypeAlias = NDArray[np.float32]
-Runner: TypeAlias = Callable[[int], Vectors]  # takes this many more steps and returns the last output
+Runner: TypeAlias = Callable[[int], Vectors]  # takes so many more steps and returns the last output
 Peer: TypeAlias = Callable[[nn.LSTM, Vectors], Runner]  # given the inputs (N, I), which it reads over and over
 
 _OPSET, _IR = 17, 10
 
 
 def repeated(step: Callable[[int], Vectors]) -> Runner:
-    """Takes steps, which are numbered from call to call."""
+    """Takes steps, numbered on from call to call."""
     count = 0
 
     def run(number: int) -> Vectors:
@@ -78,7 +78,7 @@ def onnx_runtime(lstm: nn.LSTM, inputs: Vectors, *, quantised: bool = False) -> 
     def zeros(*shape: int) -> Any:
         return onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32))  # which shares the array
 
-    # Its fastest way: bound once, each step writes its states where the next step reads them.
+    # The fastest way: buffers are bound once, and each step writes its states where the next one reads them.
     steps, H = inputs[:, None, None], lstm.hidden_size  # (N, 1, 1, I)
     names = [name for k in range(lstm.num_layers) for name in (f"h{k}", f"c{k}")]
     states = [{name: zeros(1, 1, H) for name in names} for _ in range(2)]
@@ -137,7 +137,7 @@ def _quantised(path: Path) -> Path:
 
     root, after = logging.getLogger(), path.with_suffix(".int8.onnx")
     level = root.level
-    root.setLevel(logging.ERROR)  # its advice to prepare the graph first changes nothing in an LSTM
+    root.setLevel(logging.ERROR)  # it advises preparing the graph first, which changes nothing in an LSTM
     try:
         quantize_dynamic(path, after, weight_type=QuantType.QInt8)
     finally:

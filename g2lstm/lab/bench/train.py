@@ -1,4 +1,4 @@
-"""`g2lstm bench layer` and `bench train`: training steps, of a layer and of the paper's model, against PyTorch's."""
+"""`g2lstm bench layer` and `bench train`: training steps of a layer and of the paper's model, against PyTorch."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,7 +13,7 @@ from g2lstm.lab.bench.measure import MEMORY, RATE, TIME, Field, Report, Row, com
 from g2lstm.nn.lstm import G2LSTM
 from g2lstm.runs.compressed import Show, interleaved, silent
 from g2lstm.tasks.lm.model import LanguageModel
-from g2lstm.tasks.lm.training import activation_regulariser, temporal_regulariser, training_loss
+from g2lstm.tasks.lm.task import activation_regulariser, temporal_regulariser, training_loss
 from g2lstm.tasks.model import locked_dropout, word_dropout
 
 PEER = "torch.nn.LSTM"
@@ -44,7 +44,9 @@ def measure_layer(shapes: Sequence[Shape] = SHAPES, rounds: int = 11, show: Show
     for number, shape in enumerate(shapes):
         show("shapes", number, len(shapes))
         T, B, I, H = shape
-        work = 2 * T * B * (I + H) * 4 * H / 1e9  # of a forward pass, matrix products only; backward takes twice that
+        work = (
+            2 * T * B * (I + H) * 4 * H / 1e9
+        )  # of a forward pass, matrix products only; the backward pass takes twice as many
         memory = {
             name: peak_memory(_steps, (layer_step, name, (2, 2, 16, 16)), (layer_step, name, shape))
             for name in (PEER, *BACKENDS)
@@ -97,8 +99,8 @@ def _layer(name: str, I: int, H: int) -> nn.Module:
 def layer_step(name: str, shape: Shape) -> Callable[[], None]:
     """Forward and backward on random data, with gradients of the input and the parameters.
 
-    The incoming gradient is of the order of 1, so that few denormal numbers arise: they slow `torch.nn.LSTM` down
-    several times, and would flatter our kernel, which flushes them.
+    The incoming gradient is of the order of 1, so that there are few denormal numbers: they make `torch.nn.LSTM`
+    several times slower, and would flatter our kernel, which flushes them to zero.
     """
     T, B, I, H = shape
     torch.manual_seed(0)

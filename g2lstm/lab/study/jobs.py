@@ -1,4 +1,4 @@
-"""What is known about each run of a study, all of it from the run's directory, and what is left to do for it."""
+"""What a run directory tells us about each run of a study, and what is left to do for it."""
 
 import functools
 import json
@@ -30,11 +30,11 @@ class Training(Record):
 
     epochs: float
     seconds: float
-    start: str | None = None  # identifies the weights that it began with, if they are another run's
+    start: str | None = None  # identifies the weights that it started from, if they are another run's
 
 
 class Measured(Score):
-    """A score, and what else it rests on."""
+    """A score, and what it was computed from."""
 
     by_sentence: list[list[float]]  # what each sentence adds to the sums that the score is made of
     weights: str | None = None  # identifies the run's weights
@@ -77,7 +77,7 @@ class Job:
 
     @property
     def stages(self) -> dict[str, float]:
-        """What is left to do, with an estimate of its seconds; 0 if nothing is known of the text."""
+        """What is left to do, with an estimate in seconds; 0 if the size of the text is unknown."""
         train, measure = estimate(self.recipe) or (0.0, 0.0)
         training = {} if self.training else {TRAINING: train}
         return training | {measurement.name: measure for measurement in self.missing}
@@ -106,7 +106,7 @@ def _job(run: PlannedRun, out: Path) -> Job:
         training, weights = training_of(path), weights_of(path)
         start = None if run.starts_from is None else weights_of(out / run.starts_from)
         if training is not None and None not in (start, training.start) and start != training.start:
-            raise G2Error(f"{path} was trained from another {run.starts_from} than the one now in {out}; {_ELSEWHERE}")
+            raise G2Error(f"{path} was not trained from the {run.starts_from} that is now in {out}; {_ELSEWHERE}")
         found = {one: measured(path, one, recipe, weights) for one in run.measurements}
     except G2Error as error:
         return Job(run, path, recipe, problem=str(error))
@@ -123,18 +123,18 @@ def _checked_recipe(path: Path, planned: Recipe) -> Recipe:
     planned = planned.model_copy(update={"train": planned.train.model_copy(update=same)})
     if found != planned:
         changes = "; ".join(differences(found, planned))
-        raise G2Error(f"{path} holds a run of another recipe than this study's ({changes}); {_ELSEWHERE}")
+        raise G2Error(f"{path} holds a run with a different recipe from this study's ({changes}); {_ELSEWHERE}")
     return found
 
 
 def training_of(path: Path) -> Training | None:
-    """How a run was trained; None if that is not known, or not to its end."""
+    """How a run was trained; None if that is unknown, or training has not finished."""
     file = path / FOLDER / f"{TRAINING}.json"
     return read(file, Training) if file.is_file() else None
 
 
 def measured(path: Path, measurement: Measurement, recipe: Recipe, weights: str | None) -> Measured | None:
-    """What was measured; None if nothing was, or of other weights or on another text than are there now."""
+    """What was measured; None if nothing was, or if the weights or the text have changed since."""
     file = path / FOLDER / f"{measurement.name}.json"
     if not file.is_file():
         return None
@@ -144,7 +144,7 @@ def measured(path: Path, measurement: Measurement, recipe: Recipe, weights: str 
     if recipe.data.path is not None:
         folder = Path(recipe.data.path)
         files = [folder / f"{measurement.split}.{ending}" for ending in recipe.data.endings]
-        if all(each.is_file() for each in files):  # a text that is gone is not missed
+        if all(each.is_file() for each in files):  # a text that is gone can't be compared
             known = "+".join(sha256_of(each)[:8] for each in files)
             if result.data != f"own/{known}":
                 return None
@@ -173,9 +173,9 @@ def read(file: Path, kind: type[RecordT]) -> RecordT:
 
 
 ESTIMATE = (
-    "Times are for all epochs on the whole data set, at 6 operations for each weight and token and 75 GFLOP/s per "
-    "thread (ptb-small on two cores of a Xeon with AVX-512), or train.minutes if that is shorter. They count runs that "
-    "have begun as if they had not; a GPU is far faster."
+    "Times are for all epochs on the whole data set, at 6 operations per weight and token and 75 GFLOP/s per thread "
+    "(ptb-small on two cores of a Xeon with AVX-512), or train.minutes if that is shorter. Runs that have begun count "
+    "in full; a GPU is far faster."
 )
 _SIZES = {  # tokens to train on (both sides of a pair together), tokens to test on, words
     "embedded": (44_000, 4_400, 2_500),
@@ -194,7 +194,7 @@ def estimate(recipe: Recipe) -> tuple[float, float] | None:
         return None
     train_tokens, test_tokens, words = _SIZES[recipe.data.name]
     weights, train = task_of(recipe).weights_per_token(recipe, recipe.data.vocabulary or words), recipe.train
-    # A multiplication and an addition for each weight, forward once and backward twice.
+    # A multiplication and an addition per weight, once forward and twice backward.
     speed = 75e9 * torch.get_num_threads() / (6 * weights)  # tokens per second
     by_epochs = None if train.epochs is None else train.epochs * train_tokens / speed
     by_minutes = None if train.minutes is None else 60.0 * train.minutes

@@ -1,4 +1,4 @@
-"""What a study is made of: runs to train, measurements of each, columns of its tables, and the paper's figures."""
+"""What a study consists of: runs to train, how to measure them, the columns of its tables, and the paper's figures."""
 
 import json
 import re
@@ -27,7 +27,7 @@ class Row:
     method: str
     against: tuple[str, ...] = ()  # rows to compare it with
     changes: tuple[str, ...] = ()  # overrides that define the row
-    starts_from: str | None = None  # the row whose trained weights it begins with
+    starts_from: str | None = None  # the row whose trained weights it starts from
 
 
 BASELINE, OURS = "sigmoid", "gumbel"
@@ -49,7 +49,7 @@ class Measurement:
 
     @property
     def spec(self) -> str | None:
-        """The compression in canonical form, so that a preset that changes is another measurement."""
+        """The compression in canonical form, so that changing a preset makes a new measurement."""
         return None if self.compression is None else str(Spec.parse(self.compression))
 
     @property
@@ -71,7 +71,7 @@ class PlannedRun:
     row: str
     seed: int
     measurements: tuple[Measurement, ...]
-    starts_from: str | None = None  # the name of the run whose best weights it begins with
+    starts_from: str | None = None  # the name of the run whose best weights it starts from
 
     def load(self, out: Path) -> Recipe:
         """The complete recipe, with paths as a run directory has them; `out` is the folder for all runs."""
@@ -88,7 +88,7 @@ class Column:
     title: str
     recipe: str  # of the runs that fill it
     measurement: Measurement = Measurement()
-    against: Measurement | None = None  # from which it shows the difference
+    against: Measurement | None = None  # the measurement that is subtracted
     what: Literal["score", "saturation"] = "score"  # saturation: the share of gates beyond 0.1 or 0.9
     paper: Mapping[str, float] = field(default_factory=dict)  # its figures by row
     digits: int = 2  # of the paper's figures
@@ -141,7 +141,7 @@ def plan_runs(
 
 
 def check_overrides(overrides: Sequence[str], reserved: Mapping[str, str]) -> None:
-    """Raises for an override of a key that belongs to the study, or of its section, with what to do instead."""
+    """Raises if an override sets a key that belongs to the study, or its section, and says what to do instead."""
     for key in map(key_of, overrides):
         for name, instead in reserved.items():
             if name == key or name.startswith(f"{key}."):

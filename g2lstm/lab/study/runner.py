@@ -17,13 +17,13 @@ from g2lstm.training.start import train_recipe
 
 
 class Watcher(Observer, Protocol):
-    """Whoever wants to follow a study; an `Observer` of its trainings too."""
+    """Hears how a study goes; also an `Observer` of its training runs."""
 
     def on_stage(self, job: Job, stage: str) -> None:
         """Called when one of a job's stages begins."""
 
     def on_share(self, share: float) -> None:
-        """Called with the share of a measurement that is done; `on_step` has that of a training."""
+        """Called with the share of a measurement that is done; `on_step` does the same for training."""
 
 
 def carry_out(jobs: list[Job], watcher: Watcher, data_dir: Path | None = None) -> dict[str, str]:
@@ -51,7 +51,7 @@ def _do(job: Job, watcher: Watcher, data_dir: Path | None) -> None:
                 raise G2Error(f"it starts from {earlier.name}, which has not been trained")
         watcher.on_stage(job, TRAINING)
         done = train_recipe(job.recipe, job.path, watcher, resume=True, data_dir=data_dir)
-        # A budget in minutes that was not used up was never turned into a number of epochs.
+        # If a budget in minutes was not used up, it was never turned into a number of epochs.
         epochs = float(done.epoch if done.epochs is None else done.epochs)
         keep(job.path, TRAINING, {"epochs": epochs, "seconds": done.seconds, "step": done.step, "start": start})
     if job.missing:

@@ -1,7 +1,7 @@
 """Whether a difference could be chance: the paired bootstrap over the sentences of a test set (Koehn, 2004).
 
-A corpus score is a function of sums over sentences: for perplexity of log-probabilities and tokens, for BLEU of
-matching n-grams and lengths. So a sample of sentences only needs other sums, not another look at the text.
+A corpus score is a function of sums over sentences: log-probabilities and tokens for perplexity, matching n-grams and
+lengths for BLEU. So scoring a sample of sentences needs only new sums, not another look at the text.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ class Term(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A difference of scores, and what the choice of sentences can do to it."""
+    """A difference of scores, and how much the choice of sentences can change it."""
 
     value: float
     low: float  # 95 % of samples lie between these
@@ -32,10 +32,10 @@ class Difference(NamedTuple):
 
 
 def bootstrap(terms: Sequence[Term], score: Score, *, samples: int = 1000, block: int = 1, seed: int = 1) -> Difference:
-    """The weighted sum of scores, and how it varies over samples of the sentences, which are the same for every term.
+    """The weighted sum of scores, and how it varies over samples of the sentences; all terms get the same samples.
 
     It shows how much depends on this test set; only more seeds can show how much depends on the seed of training.
-    `block` neighbouring sentences are drawn together, since those of one article are not independent.
+    `block` neighbouring sentences are drawn together, because sentences of one article are not independent.
     """
     lengths = {len(one) for term in terms for one in term.seeds}
     if len(lengths) != 1:
@@ -44,7 +44,7 @@ def bootstrap(terms: Sequence[Term], score: Score, *, samples: int = 1000, block
     blocked = [Term(weight, [np.add.reduceat(one, starts, axis=0) for one in seeds]) for weight, seeds in terms]
 
     def combined(counts: Array) -> Array:
-        """The sums (samples,) from counts (samples, blocks), how often each block is in each sample."""
+        """The sums (samples,) from counts (samples, blocks) of how often each block is in each sample."""
         total = np.zeros(len(counts))
         for weight, seeds in blocked:
             total += weight * np.mean([score(counts @ one) for one in seeds], axis=0)
@@ -53,7 +53,7 @@ def bootstrap(terms: Sequence[Term], score: Score, *, samples: int = 1000, block
     generator, count = np.random.default_rng(seed), len(starts)
     drawn = generator.multinomial(count, np.full(count, 1 / count), size=samples)
     values = np.sort(combined(drawn.astype(np.float64)))
-    outside = max(int(0.025 * (samples + 1)), 1)  # on each side; by the same count as the p-value
+    outside = max(int(0.025 * (samples + 1)), 1)  # on each side, counted as for the p-value
     rarer = min(int((values <= 0).sum()), int((values >= 0).sum()))
     p_value = min(2 * (rarer + 1) / (samples + 1), 1.0)
     whole = combined(np.ones((1, count)))[0]

@@ -32,10 +32,10 @@ _RESERVED = {
 }
 _STARTS = {"ptb-finetune": "ptb", "ptb-small-finetune": "ptb-small"}  # whose best weights are finetuned
 _PTB = {"small": "ptb-small", "paper": "ptb"}
-_PTB_HIDDEN = 1150  # the width that the paper's ranks of a language model are for
+_PTB_HIDDEN = 1150  # the width of the paper's language model, which its ranks are for
 _CACHE: dict[Scale, Cache] = {"small": "tuned", "paper": "recipe"}
 _CACHE_NOTE = {
-    "small": "The cache settings are tuned on the validation set, for each run by itself, before compression.",
+    "small": "The cache settings are tuned on the validation set, separately for each run, before compression.",
     "paper": "The cache has the settings of the paper's code.",
 }
 
@@ -58,7 +58,7 @@ def find_study(name: str, scale: Scale, seeds: int, overrides: Sequence[str] = (
 
 
 def _study(tables: Sequence[PlannedTable], seeds: int, overrides: Sequence[str]) -> Study:
-    """The tables' runs: the rows with each recipe, after the runs that they start from."""
+    """The tables' runs: every row with each recipe, after the runs that they start from."""
     columns = [column for table in tables for column in table.columns]
     starts = [(_STARTS.get(column.recipe), column.recipe) for column in columns]
     runs = []
@@ -71,9 +71,9 @@ def _study(tables: Sequence[PlannedTable], seeds: int, overrides: Sequence[str])
 def _compressed(
     recipe: Recipe, original: Column, figures: Mapping[str, Mapping[str, float]], paper_hidden: int | None = None
 ) -> tuple[tuple[Column, ...], tuple[str, ...]]:
-    """The column of the original, one for each compression of the gates, in the paper's order; and notes on them.
+    """A column for the original and one for each compression of the gates, in the paper's order; and notes on them.
 
-    The figures are by preset and method. A model of another width than the paper's also gets ranks in proportion.
+    The figures are by preset and method. If a model is not as wide as the paper's, it also gets ranks in proportion.
     """
 
     def column(spec: str, by_method: Mapping[str, float]) -> Column:
@@ -95,7 +95,7 @@ def _compressed(
         own = list(dict.fromkeys(max(1, round(rank * hidden / paper_hidden)) for rank in ranks))
         columns += [column(f"gates=svd:{rank}", {}) for rank in own if rank <= narrowest]
         listed, theirs = (" and ".join(map(str, each)) for each in (own, ranks))
-        notes.append(f"Ranks {listed} are to layers {hidden} wide what the paper's {theirs} are to its {paper_hidden}.")
+        notes.append(f"Ranks {listed} of layers {hidden} wide correspond to the paper's {theirs} of {paper_hidden}.")
     return tuple(columns), tuple(notes)
 
 
@@ -118,7 +118,7 @@ def table1(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
             columns.append(Column(f"{split}{title}", recipe, Measurement(split, cache=cache), paper=figures, digits=1))
     notes = [_CACHE_NOTE[scale]]
     if scale == "small":
-        notes.append("With the cache, the validation scores are on the text that the cache was tuned on.")
+        notes.append("Validation scores with the cache are on the same text that the cache was tuned on.")
     title = "Table 1: perplexity on Penn Treebank (lower is better)"
     return _study([PlannedTable(title, tuple(columns), tuple(notes))], seeds, overrides)
 
@@ -137,7 +137,7 @@ def table3(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     return _study([PlannedTable(title, columns, notes)], seeds, overrides)
 
 
-_PAIRS = {  # data sets of translation, by recipe: the title, and the name in the paper's figures
+_PAIRS = {  # translation data sets by recipe: the title, and the name in the paper's figures
     "multi30k-small": ("Multi30k German to English", None),
     "iwslt14-small": ("IWSLT'14 German to English", "iwslt14"),
     "iwslt14": ("IWSLT'14 German to English", "iwslt14"),
@@ -145,8 +145,8 @@ _PAIRS = {  # data sets of translation, by recipe: the title, and the name in th
 }
 _SMALL_PAIRS = ("multi30k-small", "iwslt14-small")
 _WMT_NOTE = (
-    "BLEU on WMT'14 is that of plain text, tokenised by sacreBLEU (13a); the paper's is that of tokenised text, by "
-    "multi-bleu. The scores are not comparable; their differences are, roughly."
+    "Our BLEU on WMT'14 is for plain text, tokenised by sacreBLEU (13a); the paper's is multi-bleu on tokenised text. "
+    "The scores are not comparable; their differences are, roughly."
 )
 
 
@@ -191,7 +191,7 @@ def _compressed_pairs(number: str, recipes: Sequence[str], seeds: int, overrides
 
 
 def figures(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
-    """The runs that Figures 1 to 4 need: those of table 4, without the sharpened ones."""
+    """The runs that Figures 1 to 4 need: the runs of table 4, without sharpened gates."""
     if seeds != 1:
         raise G2Error("the figures show one model of each kind, with seed 1; leave out --seeds")
     recipe = "multi30k-small" if scale == "small" else "iwslt14"
@@ -207,7 +207,7 @@ _DEEP = {
 }
 # How to finetune a trained LSTM: at a low rate that decays, or with averaged weights.
 _FINETUNE = {"small": "train.optimizer.lr=1e-3", "paper": "train.optimizer.start=asgd"}
-_NO_CLOCK = "train.minutes="  # rows are compared by epochs, whatever each of these costs
+_NO_CLOCK = "train.minutes="  # rows are compared after the same epochs, whatever an epoch costs
 
 
 def ablations(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
@@ -244,7 +244,7 @@ def _variants(recipe: Recipe, deep: tuple[str, ...], finetune: str) -> dict[str,
     # Noise regularises too: how each method does with half of the other regularisers.
     rows["less-sigmoid"] = Row("LSTM, half the dropout", BASELINE, (BASELINE,), half)
     rows["less-gumbel"] = Row("G², half the dropout", OURS, (OURS, "less-sigmoid"), half)
-    for epochs in (4, 16):  # those that stay LSTMs show what more training does by itself
+    for epochs in (4, 16):  # rows that stay LSTMs show what more training alone does
         changes, more = (_NO_CLOCK, f"train.epochs={epochs}", finetune), f"continued{epochs}"
         rows[more] = Row(f"LSTM, then {epochs} epochs more", BASELINE, (), changes, BASELINE)
         rows[f"converted{epochs}"] = Row(f"LSTM, then {epochs} epochs of G²", OURS, (more,), changes, BASELINE)

@@ -12,11 +12,11 @@ from g2lstm.lab.study.significance import Difference, Term, bleu_of, bootstrap, 
 
 COMPARISON = ("difference", "in", "by seed", "value", "95 % interval", "p")
 HOW = (
-    "What the choice of test sentences can do to a difference (paired bootstrap, each difference by itself; other "
-    "seeds would add to it)"
+    "How much the choice of test sentences can change a difference (paired bootstrap, each difference by itself; "
+    "other seeds would add to it)"
 )
 PAPER = "  paper"  # the name of a row of its figures
-LEAST = 20  # sentences, or blocks of them: with fewer, a bootstrap finds differences that are not there
+LEAST = 20  # sentences or blocks: with fewer, a bootstrap finds differences that do not exist
 _BLOCK = 10  # sentences of running text to draw together; fewer in a text too short for `LEAST` such blocks
 
 
@@ -86,7 +86,7 @@ class StudyTable:
             lines += ["", "Signatures, one per run; other columns differ in what their headings say:", ""]
             for run, by_heading in self.signatures.items():
                 plain = {heading: text for heading, text in by_heading.items() if "|compressed:" not in text}
-                heading, text = list((plain or by_heading).items())[-1]  # it has the settings of the cache, if any has
+                heading, text = list((plain or by_heading).items())[-1]  # it has the cache settings, if any column has
                 lines.append(f"- {run}, {heading}: `{text}`")
         return "\n".join(lines)
 
@@ -152,7 +152,7 @@ def build(plan: PlannedTable, jobs: Sequence[Job]) -> StudyTable:
 
 
 def _points(column: Column, jobs: Sequence[Job]) -> tuple[dict[str, _Points], list[str]]:
-    """What fills a column, by row and seed; and notes on what is left out because it rests on another text or cache."""
+    """The entries of a column by row and seed, and notes on those left out because their text or cache differs."""
     found: dict[str, _Points] = defaultdict(dict)
     notes, first = [], None
     for job in jobs:
@@ -168,7 +168,7 @@ def _points(column: Column, jobs: Sequence[Job]) -> tuple[dict[str, _Points], li
         trained_on = {result.trained_on_text, first.trained_on_text} - {""}  # earlier versions did not write it
         is_one_cache = base is None or (base.data, base.cache) == (result.data, result.cache)
         if not (is_one_text and len(trained_on) <= 1 and is_one_cache):
-            notes.append(f"{job.run.name} is left out of {column.title}: it rests on another text or cache.")
+            notes.append(f"{job.run.name} is left out of {column.title}: its text or cache differs.")
             continue
         point = _Point(value - (0.0 if base is None else base.score), result, base)
         found[job.run.row][job.run.seed] = point

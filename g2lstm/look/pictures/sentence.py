@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 MAX_WORDS = 120  # drawn of a text
 _WORDS_IN_LINE = 17
 _WORD, _ROW = 0.56, 0.34  # inches for a word and for a row of cells
-_DARK = 44 / 65  # from here on, white reads better than black; the colour scale has 65 steps
-_LABELS = 30  # over the units of a longer text, not every word is written
+_DARK = 44 / 65  # above this, white is easier to read than black; the colour scale has 65 steps
+_LABELS = 30  # in a picture of units, only some words of a longer text are written
 
 
 def draw_words(readings: Mapping[str, Reading], side: str, gates: Sequence[str] = ("input", "forget")) -> "Figure":

@@ -52,7 +52,7 @@ _SETTINGS: dict[Any, Any] = {
     "legend.fontsize": 10,
     "legend.frameon": False,
     "text.color": INK,
-    "text.parse_math": False,  # names of runs may have a $
+    "text.parse_math": False,  # names of runs may contain a $
     "axes.labelcolor": INK,
     "axes.edgecolor": QUIET,
     "xtick.color": QUIET,
@@ -89,7 +89,7 @@ def new_figure(width: float, height: float) -> "Figure":
 
 
 def save(figure: "Figure", path: Path) -> list[Path]:
-    """Write a figure as path.png and path.svg, each complete or not at all; the files written."""
+    """Write a figure as path.png and path.svg, each completely or not at all; returns the files written."""
     files = []
     metadata: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None}}
     with styled():
@@ -97,7 +97,7 @@ def save(figure: "Figure", path: Path) -> list[Path]:
             file = path.with_name(f"{path.name}.{ending}")
             with write_atomically(file) as opened:
                 figure.savefig(opened, format=ending, dpi=_PNG_DPI, metadata=facts)
-            figure.set_layout_engine("none")  # everything has its place now; don't look for it again
+            figure.set_layout_engine("none")  # everything has its place now; don't lay it out again
             files.append(file)
     return files
 
@@ -131,7 +131,7 @@ def _short_tag(found: re.Match[str]) -> str:
 
 
 def css_variables() -> str:
-    """The palette as a CSS rule; which of two colours applies follows from the element's `color-scheme`."""
+    """The palette as a CSS rule; the element's `color-scheme` chooses between light and dark."""
     colours = [f"--{name}: light-dark({light}, {dark});" for name, (light, dark) in THEME.items()]
     accent = f"--accent: light-dark({HEAT[6]}, {HEAT[3]});"
     return f":root {{ {' '.join(colours)} {accent} --heat: {' '.join(HEAT)}; }}\n"

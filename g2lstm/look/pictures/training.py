@@ -117,7 +117,7 @@ def draw_history(runs: Mapping[str, GateHistory]) -> "Figure":
 
     top = max(history.top for history in runs.values())
     is_cut = any(each.max() > top for history in runs.values() for each in history.shares.values())
-    scale = PowerNorm(0.5, 0, top)  # on a linear scale the two ends are all one sees
+    scale = PowerNorm(0.5, 0, top)  # on a linear scale one would see only the two ends
     with styled():
         figure = new_figure(max(4.2 * len(runs), 6.0) + 0.8, 5.6)
         grid = figure.subplots(len(_GATES), len(runs), sharex="col", sharey=True, squeeze=False)

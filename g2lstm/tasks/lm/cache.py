@@ -1,7 +1,7 @@
 """The continuous cache pointer (Grave et al., 2017): words that recently followed a similar state are likely again.
 
-p = (1 - λ) p_model + λ p_cache, where p_cache(w) is proportional to the sum of exp(θ h_t · h_i) over those
-of the last `window` steps i < t that w followed. Only the probability of the actual next token is ever needed.
+p = (1 - λ) p_model + λ p_cache, where p_cache(w) is proportional to the sum of exp(θ h_t · h_i) over all steps i among
+the last `window` that w followed. Only the probability of the actual next token is ever needed.
 """
 
 import math
@@ -58,8 +58,8 @@ class CacheMemory:
         lags = scores.as_strided((rows, size), (size + rows + 1, 1))
         matches = nexts.as_strided((rows, size), (1, 1)) == following[start:stop, None]
 
-        # Each window has its own highest score to take exponentials against; with one for all, those of the nearest
-        # window might all be 0.
+        # Exponentials are relative to each window's own highest score; relative to the highest of all windows,
+        # those of the shortest window might all be 0.
         result = past.new_empty(len(self.windows), len(self.thetas), rows, dtype=torch.float64)
         for k, window in enumerate(self.windows):
             near = lags[:, size - window :]

@@ -4,8 +4,8 @@ Reading one token at a time leaves the processor idle, because the weights are f
 stretch of the stream is cut into columns that are read side by side, all but the first from a guessed state. Each
 column is then read again from the state in which the previous one really ended, until its states agree with those of
 the first reading; from there on the first reading was right. LSTMs forget, so only a small part of the stretch is read
-twice; one that does not forget is read in as many rounds as there are columns. The result is always that of reading in
-order.
+twice; a model that does not forget takes as many rounds as there are columns. The result is always the same as that of
+reading in order.
 """
 
 import math
@@ -70,11 +70,11 @@ def read(
     steps: int = 2048,
     progress: Progress | None = None,
 ) -> Iterator[Block]:
-    """Reads a stream in evaluation mode from a zero state, and yields what the model makes of it, in order.
+    """Reads a stream in evaluation mode from a zero state, and yields the model's predictions, in order.
 
     The model's mode and gates are restored between stretches. How many `columns` of a stretch are read at a time, and
-    how many `steps` each has, affects speed and memory, not the result. `progress` hears of the tokens predicted so far
-    and of the total.
+    how many `steps` each has, affects speed and memory, not the result. `progress` is called with the tokens predicted
+    so far and the total.
     """
     if len(tokens) < 2:
         raise G2Error(f"a stream needs at least 2 tokens, one to read and one to predict, got {len(tokens)}")

@@ -23,9 +23,9 @@ def generate(
     generator: torch.Generator | None = None,
     read: Callable[[Sequence[int]], Tensor] | None = None,
 ) -> Iterator[int]:
-    """Yields token ids that continue a prompt of at least one, such as the end-of-sentence token, without end.
+    """Yields token ids without end that continue a prompt of at least one token, such as the end of a sentence.
 
-    The options are those of `TrainedLanguageModel.generate`; `forbidden` ids, such as that of `<unk>`, never come. The
+    The options are those of `TrainedLanguageModel.generate`; `forbidden` ids, such as `<unk>`, are never drawn. The
     model's mode and gates are restored between tokens. If `read` is given, it replaces the model's forward pass, and
     `eval_gate` is ignored: it takes the next tokens and returns the logits (V,) after the last of them.
     """

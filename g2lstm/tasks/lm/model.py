@@ -78,7 +78,7 @@ class LanguageModel(TokenModel):
 
     @torch.no_grad()
     def predict_frequencies(self, counts: Tensor) -> None:
-        """Sets the softmax bias so that, before training, words are as probable as their counts (V,) are high."""
+        """Sets the softmax bias so that, before training, words are as probable as they are frequent: counts (V,)."""
         counts = counts.double() + 1  # so that no word is impossible
         self.softmax_bias.copy_(counts.log() - counts.sum().log())
 

@@ -77,7 +77,7 @@ class TrainedLanguageModel(Trained):
         """Raises for options that belong to another task, or contradict each other."""
         super().check_scoring(how)
         if how.tune_cache and _own_cache(how):
-            raise G2Error("--tune-cache chooses window, theta and lambda itself; leave them out, or --tune-cache")
+            raise G2Error("--tune-cache chooses window, theta and lambda itself; leave out either them or --tune-cache")
 
     def cache_settings(self, how: Scoring) -> CacheSection:
         """The recipe's settings of the cache, except for what `how` sets."""
@@ -85,7 +85,7 @@ class TrainedLanguageModel(Trained):
         try:
             return CacheSection.model_validate(recipe | _own_cache(how))
         except ValidationError as error:
-            raise G2Error(f"wrong settings of the cache: {'; '.join(problems_of(error, CacheSection))}") from None
+            raise G2Error(f"wrong cache settings: {'; '.join(problems_of(error, CacheSection))}") from None
 
     def tune(self, how: Scoring, progress: Progress | None = None) -> Scoring:
         """The same scoring with the settings of the cache that are best on the validation split."""
@@ -116,7 +116,7 @@ class TrainedLanguageModel(Trained):
         return {"next_words": list(zip(words, probabilities.tolist(), strict=True))}
 
     def passes(self, split: str, data_dir: Path | None = None) -> Passes:
-        """Windows as validation reads them: columns side by side, the first windows of each, with the state carried."""
+        """The first windows, as validation reads them: columns side by side, with the state carried over."""
         stream = self.split(split, data_dir)
         return Passes("windows", stream.text_sha256, partial(self._read_windows, stream))
 
@@ -148,7 +148,7 @@ class TrainedLanguageModel(Trained):
         return [line for text in texts if (line := text.strip().split("\n")[0])]
 
     def stream(self, threads: int | None = None) -> TokenSession:
-        """A session that takes a token id and returns the log-probabilities of the next one; see `g2lstm.stream`."""
+        """A session that takes a token id and returns the log-probabilities of the next; see `g2lstm.stream`."""
         return stream(self.model, threads)
 
     def generate(
@@ -191,7 +191,7 @@ class TrainedLanguageModel(Trained):
         return self.tokenizer.decode([*ids[1:], *islice(continuation, tokens)])
 
     def _reader(self) -> Callable[[Sequence[int]], torch.Tensor] | None:
-        """Reads by a session, if that does everything that the model does; a subclass may do more."""
+        """Reads with a session, if it does everything that the model does; a subclass may do more."""
         if type(self.model) is not LanguageModel or not can_replace(self.model):
             return None
         session = self.stream()

@@ -1,1 +1,1 @@
-"""Machine translation: the model with attention, beam search, and scores of what it says."""
+"""Machine translation: the model with attention, beam search, and scores of its translations."""

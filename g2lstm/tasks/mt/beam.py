@@ -80,7 +80,7 @@ def translate(
 
 
 def _batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """The indices of non-empty sources in batches, the longest first, so that a lack of memory shows at once."""
+    """The indices of non-empty sources in batches, the longest first, so that too little memory shows at once."""
     order = sorted((place for place, length in enumerate(lengths) if length), key=lambda place: -lengths[place])
     while order:
         size = max(1, min(batch_size, batch_size * _USUAL_LENGTH // lengths[order[0]]))
@@ -175,8 +175,8 @@ def _continuations(
 ) -> tuple[_Continuations, _Continuations]:
     """The continuations with `<eos>` that are among the `beam` likeliest, and the `beam` likeliest with words.
 
-    Only the best continuations of each hypothesis are compared, because passing over all words takes the time.
-    Log-probabilities are (B, K, V), and (B, K) in total so far. Sentences that `must_end` (B,) have reached their
+    Only the best continuations of each hypothesis are compared, because going through all words is what takes time.
+    Log-probabilities are (B, K, V), and their totals so far (B, K). Sentences that `must_end` (B,) have reached their
     maximum length; `not_words` are `<eos>` and the forbidden ids.
     """
     values, words = log_probabilities.topk(min(beam + len(not_words), log_probabilities.size(2)))

@@ -21,8 +21,8 @@ from g2lstm.recipes.sections import (
     Vocabulary,
     Width,
 )
+from g2lstm.text.datasets import SPLITS, data_set
 from g2lstm.text.pairs import PairFiles
-from g2lstm.text.registry import SPLITS, data_set
 
 Ending = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=32)]
 

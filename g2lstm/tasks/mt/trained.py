@@ -19,14 +19,14 @@ from g2lstm.tasks.mt.recipe import MtRecipe
 from g2lstm.tasks.reading import Encoded, check_length, column, encode
 from g2lstm.tasks.trained import Metric, Pass, Passes, Progress, Scoring, SpeedTest, SplitScore, Trained
 from g2lstm.text.batches import PairBatch, pair_batch
+from g2lstm.text.datasets import partial_pairs
 from g2lstm.text.pairs import PairCorpus, PairFiles, prepare_pairs, read_pairs
-from g2lstm.text.registry import partial_pairs
 from g2lstm.text.tokenize import EOS, UNK, Tokenizer
 
 SOURCE_TOKENIZER, TARGET_TOKENIZER = "tokenizer.source.json", "tokenizer.target.json"
 
 _WHITE_SPACE = re.compile(r"[ \t\r\n\v\f]+")  # ASCII only; a no-break space is part of a word
-_USUAL_LENGTH = 24  # batches of longer sentences have fewer of them, so that memory stays the same
+_USUAL_LENGTH = 24  # batches of longer sentences have fewer sentences, so that memory stays the same
 _SPEED_SENTENCES = 16
 
 
@@ -82,7 +82,7 @@ class TrainedTranslationModel(Trained):
         eval_gate: str | None = None,
         progress: Progress | None = None,
     ) -> list[list[Translation]]:
-        """The best translations of each line, best first; a blank line has an empty translation.
+        """The best translations of each line, best first; the translation of a blank line is empty.
 
         Args:
             lines: source sentences, tokenised as the training text was; white space around them is ignored.
@@ -197,7 +197,7 @@ class TrainedTranslationModel(Trained):
         return {}
 
     def passes(self, split: str, data_dir: Path | None = None) -> Passes:
-        """Random pairs, the target given, that are no longer than those of training."""
+        """Random pairs, no longer than in training, with the target given."""
         corpus = prepare_pairs(self.files(split, data_dir), self.source, self.target)
         return Passes("pairs", "+".join(corpus.text_sha256), partial(self._read_pairs, corpus))
 
@@ -236,7 +236,7 @@ class TrainedTranslationModel(Trained):
 
 
 def where_tokens(batch: PairBatch, model: TranslationModel) -> dict[str, Tensor]:
-    """For each LSTM by name, where what it reads of a batch is a token: (T, B), false at padding."""
+    """For each LSTM by name, where it reads tokens in a batch: (T, B), false at padding."""
     is_source = torch.arange(len(batch.source)).unsqueeze(1) < batch.source_lengths
     sides = {"encoder": (model.encoder, is_source), "decoder": (model.decoder, batch.targets >= 0)}
     return {f"{side}.{k}": is_token for side, (layers, is_token) in sides.items() for k in range(len(layers))}

@@ -71,7 +71,7 @@ def test_table3_has_the_papers_ranks_and_proportional_ones():
     ]  # fmt: skip
     assert [column.title for column in small.columns][5:] == ["svd 57", "svd 28"]  # 128 and 64 times 512 / 1150
     assert [column.paper.get("sigmoid") for column in small.columns] == [52.8, 0.4, 0.8, 3.8, 12.7, None, None]
-    assert "57 and 28 are to layers 512 wide" in " ".join(small.notes)
+    assert "57 and 28 of layers 512 wide" in " ".join(small.notes)
     assert {column.measurement.cache for column in paper.columns} == {"recipe"}
     assert {column.measurement.cache for column in small.columns} == {"tuned"}
 

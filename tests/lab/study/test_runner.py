@@ -130,7 +130,10 @@ def test_a_run_that_started_from_other_weights_is_refused(finished, tmp_path):
     shutil.copy(first / "model.safetensors", second)
     name = study.runs[3].name
     assert list(problems(study, copied)) == [name]
-    assert f"from another ptb-small-gumbel-seed1 than the one now in {copied}; move it" in problems(study, copied)[name]
+    assert (
+        f"was not trained from the ptb-small-gumbel-seed1 that is now in {copied}; move it"
+        in problems(study, copied)[name]
+    )
     (second / "model.safetensors").unlink()  # tables can be made without
     assert all(job.is_done for job in jobs_of(study, copied))
 
@@ -239,7 +242,7 @@ def test_a_run_of_another_recipe_is_refused_wherever_it_started_from(finished, t
     longer = problems(make(out.parent / "data", epochs=2), out)
     assert len(longer) == 4
     for run in study.runs:
-        assert f"{run.name} holds a run of another recipe than this study's" in longer[run.name]
+        assert f"{run.name} holds a run with a different recipe from this study's" in longer[run.name]
         assert "train.epochs was 1, is now 2); move it away" in longer[run.name]
     copied = tmp_path / "out"
     shutil.copytree(out, copied)

@@ -172,7 +172,7 @@ def test_rows_of_other_texts_are_not_mixed(tmp_path, other):
     table = build(ONE, make(tmp_path, lambda run: first if run.row == "sigmoid" else first | other))
     assert [cells[0].text == "-" for _, cells in table.rows[::2]] == [False, True]
     assert table.comparisons == ()
-    assert "ptb-small-gumbel-seed1 is left out of test: it rests on another text or cache." in table.notes
+    assert "ptb-small-gumbel-seed1 is left out of test: its text or cache differs." in table.notes
 
 
 def test_what_earlier_versions_did_not_write_is_no_difference(tmp_path):
@@ -187,7 +187,7 @@ def test_a_difference_is_of_one_cache_and_one_text(tmp_path, base):
     jobs = make(tmp_path, lambda run: same | (base if (run.row, run.seed) == ("gumbel", 1) else {}), lambda run: same)
     table = build(PLAN, jobs)
     assert [len(cells[1].values) for _, cells in table.rows[::2]] == [1, 1]
-    assert "ptb-small-gumbel-seed1 is left out of svd 2: it rests on another text or cache." in table.notes
+    assert "ptb-small-gumbel-seed1 is left out of svd 2: its text or cache differs." in table.notes
 
 
 def test_seeds_of_other_texts_are_not_averaged(tmp_path):

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from g2lstm.tasks.lm.training import activation_regulariser, temporal_regulariser, training_loss
+from g2lstm.tasks.lm.task import activation_regulariser, temporal_regulariser, training_loss
 
 LEAF = {"dtype": torch.float64, "requires_grad": True}
 

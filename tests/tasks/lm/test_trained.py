@@ -105,7 +105,7 @@ def test_what_a_session_would_not_do_is_left_to_the_model(trained, sessions, mon
     ],
 )
 def test_wrong_settings_of_the_cache(trained, options, message):
-    with pytest.raises(G2Error, match=f"wrong settings of the cache: {message}"):
+    with pytest.raises(G2Error, match=f"wrong cache settings: {message}"):
         trained.cache_settings(Scoring("test", **options))
 
 

@@ -24,7 +24,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DataSet:
-    """A named data set; sets.toml describes each."""
+    """A named data set; datasets.toml describes each."""
 
     name: str  # what recipes and commands call it
     task: str  # "lm" for text, "mt" for pairs of texts aligned by line
@@ -32,10 +32,10 @@ class DataSet:
     folder: str  # of the set in a data directory or a mirror
     files: Mapping[str, Sequence[str]] = field(
         default_factory=dict
-    )  # to download: for each its SHA-256 and its address
+    )  # to download, each with its SHA-256 and its address
     languages: Sequence[str] = ()  # of an "mt" set, source first: the endings of its files
-    preparation: str = ""  # how users make the files of a set that cannot be downloaded as it is
-    training_pairs: int = 0  # about how many the whole of such a set has
+    preparation: str = ""  # how users make the files of a set that cannot be downloaded ready-made
+    training_pairs: int = 0  # roughly how many the whole of such a set has
 
     @property
     def file_names(self) -> list[str]:
@@ -49,7 +49,7 @@ class DataSet:
 
 
 def cache_dir() -> Path:
-    """The folder for files that can be made again: `G2LSTM_CACHE` if set, else the user's cache on this system."""
+    """The folder for files that can be made again: `G2LSTM_CACHE` if set, otherwise the system's cache for the user."""
     if given := os.environ.get("G2LSTM_CACHE"):
         return Path(given).expanduser()
     import pooch  # type: ignore[import-untyped]
@@ -60,7 +60,7 @@ def cache_dir() -> Path:
 @cache
 def data_sets() -> dict[str, DataSet]:
     """All named data sets, by name."""
-    tables = tomllib.loads((files("g2lstm.text") / "sets.toml").read_text(encoding="utf-8"))
+    tables = tomllib.loads((files("g2lstm.text") / "datasets.toml").read_text(encoding="utf-8"))
     return {name: DataSet(**{"name": name, "folder": name, **table}) for name, table in tables.items()}
 
 
@@ -76,7 +76,7 @@ def data_set(name: str) -> DataSet:
 def folder_of(name: str, data_dir: Path | None = None) -> Path:
     """The folder that holds a data set, or will once it is fetched.
 
-    It lies in `data_dir`, which has a folder for each set; by default in `G2LSTM_DATA`, else in the user's cache.
+    It is in `data_dir`, which has a folder for each set; by default in `G2LSTM_DATA` or, if unset, the user's cache.
     """
     found = data_set(name)
     if name in _EMBEDDED:
@@ -96,9 +96,9 @@ def fetch(name: str, data_dir: Path | None = None) -> Path:
         raise G2Error(f"{origin} is {folder.parent}, which is not a folder; it should hold one folder per data set")
     if found.preparation and (missing := [file for file in found.file_names if not (folder / file).is_file()]):
         raise G2Error(
-            f"the data set {name!r} cannot be downloaded as it is, and {folder} lacks {', '.join(missing)}; make them, "
-            f"with one sentence per line, and put them there, or into {found.folder}/ in the folder that G2LSTM_DATA "
-            f"names. How they are usually made: {found.preparation}"
+            f"the data set {name!r} cannot be downloaded ready-made, and {folder} lacks {', '.join(missing)}; make "
+            f"them, with one sentence per line, and put them there, or into {found.folder}/ in the folder that "
+            f"G2LSTM_DATA names. How they are usually made: {found.preparation}"
         )
     for file, (expected, _) in found.files.items():
         if (folder / file).exists() and (got := sha256_of(folder / file)) != expected:

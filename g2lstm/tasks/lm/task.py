@@ -37,8 +37,8 @@ def training_loss(
 ) -> Loss:
     """Cross entropy + alpha * activation regularisation + beta * temporal activation regularisation.
 
-    Targets are (T, B). As in the AWD-LSTM, the first regulariser sees the last layer's output after dropout, which are
-    the `features` (T, B, E), the second the `raw` output (T, B, E) before it.
+    Targets are (T, B). As in the AWD-LSTM, the first regulariser sees the last layer's output after dropout, `features`
+    (T, B, E), and the second its output before dropout, `raw` (T, B, E).
     """
     loss = cross_entropy(features.flatten(0, 1), weight, bias, targets.flatten())
     total = loss
@@ -50,12 +50,12 @@ def training_loss(
 
 
 def activation_regulariser(output: Tensor) -> Tensor:
-    """mean(h^2) over output (T, B, E): large activations cost."""
+    """mean(h^2) over output (T, B, E): penalises large activations."""
     return output.square().mean()
 
 
 def temporal_regulariser(output: Tensor) -> Tensor:
-    """mean((h_t+1 - h_t)^2) over output (T, B, E): fast changes cost; 0 for a single step."""
+    """mean((h_t+1 - h_t)^2) over output (T, B, E): penalises fast changes; 0 for a single step."""
     return activation_regulariser(output.diff(dim=0)) if len(output) > 1 else output.new_zeros(())
 
 
@@ -76,7 +76,7 @@ class LanguageModelLoss(nn.Module):
 
 
 class LanguageModelLearner(Learner):
-    """Reads windows down the columns of a text, carrying the state from one to the next; each process has columns."""
+    """Reads windows down the columns of a text, and carries the state along; each process has its own columns."""
 
     recipe: LmRecipe
     model: LanguageModel
@@ -129,7 +129,7 @@ class LanguageModelLearner(Learner):
         return len(batch.tokens) / self.settings.bptt
 
     def loss(self, module: nn.Module, batch: Window) -> StepLoss:
-        """Reads a window from the carried state, and carries on the new one, detached, if the loss is finite."""
+        """Reads a window from the carried state; carries on the new state, detached, if the loss is finite."""
         tokens, targets = batch.tokens.to(self.device), batch.targets.to(self.device)
         total, mean, state = module(tokens, targets, self.state)
         nats = mean.item()
@@ -138,7 +138,7 @@ class LanguageModelLearner(Learner):
         return StepLoss(total, nats, tokens.numel() * self.world_size)
 
     def _validation_batches(self) -> Iterator[ValidationBatch]:
-        """In columns, which is quicker than the one stream that `g2lstm eval` reads."""
+        """Reads columns, which is quicker than reading one stream as `g2lstm eval` does."""
         state = self.model.initial_state(self.valid.local_batch)
         for window in self.valid.windows(self.recipe.evaluate.bptt):
             features, _, state = self.model(window.tokens.to(self.device), state)
@@ -153,7 +153,7 @@ class LanguageModelLearner(Learner):
         return {"position": self.position, "lengths": self.lengths.get_state(), "state": state}
 
     def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
-        """Restores a position; the columns of all processes side by side are the same text, however many there are."""
+        """Restores a position; the columns of all processes together are the same text, however many there are."""
         self.position = int(states[0]["position"])
         if not 0 <= self.position <= self.columns.rows:
             raise ValueError(f"position {self.position} is not in a text of {self.columns.rows} rows")

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.tasks.mt import training as mt
-from g2lstm.tasks.mt.training import TranslationLearner, TranslationLoss
+from g2lstm.tasks.mt import task as mt
+from g2lstm.tasks.mt.task import TranslationLearner, TranslationLoss
 from g2lstm.tasks.recipes import MT, parse_recipe
 from g2lstm.tasks.task import TrainingData, Validation
 from g2lstm.text.pairs import PairFiles, prepare_pairs, prepare_tokenizers

@@ -102,7 +102,7 @@ class TranslationLearner(Learner):
         return batch
 
     def loss(self, module: nn.Module, batch: PairBatch) -> StepLoss:
-        """The mean over the batch of all processes; gradients are averaged, so each process counts by its tokens."""
+        """The mean over the whole batch; gradients are averaged, so each process counts in proportion to its tokens."""
         total, nats = module(*self._inputs(batch), batch.targets.to(self.device))
         share = self.world_size / batch.target_tokens
         return StepLoss(total * share, nats.item() * share, batch.target_tokens)
@@ -161,7 +161,7 @@ class MtTask(Task[MtRecipe, TranslationModel, TrainedTranslationModel]):
     recipe, model, learns, trained = MtRecipe, TranslationModel, TranslationLearner, TrainedTranslationModel
 
     def arguments(self, section: ModelSection) -> dict[str, Any]:
-        """As in the recipe, where `layers` are those of the encoder, and of the decoder if nothing else is said."""
+        """The recipe's keys, where `layers` is for the encoder and, unless set otherwise, for the decoder too."""
         keys = super().arguments(section)
         layers = keys.pop("layers")
         return {**keys, "encoder_layers": layers, "decoder_layers": keys["decoder_layers"] or layers}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from g2lstm.errors import G2Error
-from g2lstm.text import registry
-from g2lstm.text.registry import DataSet, cache_dir, data_set, data_sets, fetch, folder_of, own_folder, partial_pairs
+from g2lstm.text import datasets
+from g2lstm.text.datasets import DataSet, cache_dir, data_set, data_sets, fetch, folder_of, own_folder, partial_pairs
 
 from .sets import DATA, needs
 
@@ -28,7 +28,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> DataSet:
     files = {name: (hashlib.sha256(text).hexdigest(), f"http://127.0.0.1:9/{name}") for name, text in TEXTS.items()}
     toy = DataSet("toy", "lm", "a toy", "toy", files)
     known = {**data_sets(), "toy": toy}
-    monkeypatch.setattr(registry, "data_sets", lambda: known)
+    monkeypatch.setattr(datasets, "data_sets", lambda: known)
     return toy
 
 
@@ -77,7 +77,7 @@ def test_a_set_may_have_a_folder_of_another_name(tmp_path: Path, monkeypatch: py
 
 
 def test_a_set_that_the_user_prepares(tmp_path: Path, cache: Path) -> None:
-    with pytest.raises(G2Error, match="the data set 'iwslt14-de-en' cannot be downloaded as it is, and ") as caught:
+    with pytest.raises(G2Error, match="the data set 'iwslt14-de-en' cannot be downloaded ready-made, and ") as caught:
         fetch("iwslt14-de-en")
     assert f"{cache / 'data' / 'iwslt14'} lacks train.de, train.en, valid.de, valid.en, test.de, test.en; make" in str(
         caught.value
