@@ -213,37 +213,34 @@ class Kept(nn.Module):
             raise G2Error(f"{self.name} is called more than once in a step, so it is not clear which state it has")
         if isinstance(input, PackedSequence):
             raise G2Error(f"{self.name} gets a PackedSequence, which has no single step; stream a forward without it")
-        if self._is_new and hx is not None:
-            given = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
-            dims = 2 if self._is_cell else 3
-            self.state = tuple(one if one.dim() == dims else one.unsqueeze(-2) for one in given)
         steps = input.numel() // (input.size(-1) * self._batch)
         if steps != 1:
             raise G2Error(f"{self.name} gets {steps} steps at once, input {tuple(input.shape)}; streams take one")
+        dimensions = 2 if self._is_cell else 3
+        if self._is_new and hx is not None:
+            given = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
+            given = tuple(one if one.dim() == dimensions else one.unsqueeze(-2) for one in given)
+            self.check(given)
+            self.state = given
         self.was_called = True
+        unbatched = input.dim() < dimensions
         if self._session is None:
-            return self._call(input)
+            out = self.layer(input, self._as_the_layers(self._state, unbatched))
+            after = out if self._is_cell else out[1]
+            each = after if isinstance(after, tuple) else (after,)
+            self._state, self._is_new = tuple(one.unsqueeze(-2) if unbatched else one for one in each), False
+            return out
         out = torch.from_numpy(self._session.step(input.reshape(-1).numpy())).view(*input.shape[:-1], -1)
         self._is_new = False
-        return self._returned(out, self.state or (), input.dim() == (1 if self._is_cell else 2))
-
-    def _call(self, input: Tensor) -> Any:
-        """The layer itself."""
-        unbatched = input.dim() == (1 if self._is_cell else 2)
-        states = self._state and tuple(one.squeeze(-2) if unbatched else one for one in self._state)
-        hx = states if states is None or len(states) == 2 else states[0]
-        found = self.layer(input, hx)
-        after = found if self._is_cell else found[1]
-        after = after if isinstance(after, tuple) else (after,)
-        self._state = tuple(one.detach().unsqueeze(-2) if unbatched else one.detach() for one in after)
-        self._is_new = False
-        return found
-
-    def _returned(self, out: Tensor, states: tuple[Tensor, ...], unbatched: bool) -> Any:
-        """What the layer itself would return."""
-        states = tuple(one.squeeze(-2) if unbatched else one for one in states)
-        state = states if len(states) == 2 else states[0]
+        state = self._as_the_layers(self.state, unbatched)
         return state if self._is_cell else (out, state)
+
+    def _as_the_layers(self, states: tuple[Tensor, ...] | None, unbatched: bool) -> Any:
+        """States in the form that the layer takes and returns."""
+        if states is None:
+            return None
+        states = tuple(one.squeeze(-2) if unbatched else one for one in states)
+        return states if len(states) == 2 else states[0]
 
 
 def _like(layer: nn.Module) -> tuple[torch.device, torch.dtype]:

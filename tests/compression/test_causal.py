@@ -194,6 +194,11 @@ def test_a_model_that_keeps_its_own_state_starts_anew():
     np.testing.assert_array_equal(session.sequence(x), first)
     assert model.state is None
     assert model.training
+    model.state = (torch.zeros(1, 20, 4), torch.zeros(1, 20, 4))  # of a batch in training
+    with pytest.raises(
+        G2Error, match=r"the states of lstm have the shapes \[\(1, 1, 4\), \(1, 1, 4\)\], with the batch"
+    ):
+        stream(model).step(x[0])
 
 
 class Twice(nn.Module):
