@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from g2lstm.compression.spec import Operations, Spec
+from g2lstm.compression.spec import GROUPS, Operations, Spec
 from g2lstm.compression.targets import Skipped, Target, Targets
 from g2lstm.errors import G2Error
 
@@ -72,6 +72,7 @@ def _rules(model: nn.Module, targets: Iterable[Target], patterns: Sequence[tuple
         if not matched:
             close = get_close_matches(pattern, [*modules, *parameters], n=3, cutoff=0.5)
             known = f"did you mean {', '.join(close)}?" if close else f"its modules: {', '.join(filter(None, modules))}"
+            known = f"for the group, write {pattern}=..." if pattern in GROUPS else known
             raise G2Error(f"nothing in {type(model).__name__} has a name like {pattern!r}; {known}")
         ranked.append(((not named, len(_WILDCARDS.sub("", pattern)), number), Rule(pattern, set(matched), spec)))
     return [rule for _, rule in sorted(ranked, key=lambda pair: pair[0], reverse=True)]

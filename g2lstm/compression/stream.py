@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from g2lstm.compression import kernel
 from g2lstm.compression.causal import ModelSession, is_cell
@@ -129,7 +130,8 @@ def stream(
             LSTM or a GRU, whose session takes vectors (I,) and returns the last layer's h (H,); or any causal model
             with recurrent layers, whose `ModelSession` calls its forward on one step. Compressed or not.
         threads: at most this many; torch's number if not given. They do not change results.
-        batch: the number of streams that are read side by side; more than one always gives a `ModelSession`.
+        batch: the number of streams that are read side by side; more than one always gives a `ModelSession`, which for
+            a language model takes token ids (B,) and returns log-probabilities (B, V).
         time_axis: see `ModelSession`.
 
     Examples:
@@ -145,7 +147,27 @@ def stream(
             return _stream_tokens(model, threads)
         if is_plain and not is_cell(model) and why_no_session(model) is None:
             return open_session(*session_layers(model), threads)
+        if time_axis == "auto" and isinstance(model, Streamable):
+            return ModelSession(_FromParts(model.stream_parts()), batch, threads)
         return ModelSession(model, batch, threads, time_axis)
+
+
+class _FromParts(nn.Module):
+    """A model of tokens (T, B) that returns log-probabilities (T, B, V)."""
+
+    def __init__(self, parts: StreamParts) -> None:
+        super().__init__()
+        self.embedding, self.layers, self.residual = parts.embedding, nn.ModuleList(parts.layers), parts.residual
+        self.softmax, self.bias = parts.softmax, parts.bias
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x: Tensor = self.embedding(tokens)
+        for layer, residual in zip(self.layers, self.residual, strict=True):
+            out = layer(x)[0]
+            x = x + out if residual else out
+        weight = self.softmax if isinstance(self.softmax, Tensor) else self.softmax.weight
+        assert isinstance(weight, Tensor)
+        return linear(x, weight, self.bias).log_softmax(-1)
 
 
 def _stream_tokens(model: Streamable, threads: int | None) -> TokenSession:

@@ -162,6 +162,8 @@ def test_a_pattern_that_matches_nothing(speech):
         compress(speech, {"encoder.gru": "int8", "encoder.lstn": "int8"})
     with pytest.raises(G2Error, match=r"a name like 'zzzzzz'; its modules: conv, encoder, encoder.gru"):
         compress(speech, "zzzzzz: int8")
+    with pytest.raises(G2Error, match=r"has a name like 'gates'; for the group, write gates=..."):
+        compress(speech, "gates: int8")
     with pytest.raises(G2Error, match=r"what 'head.1' matches has no weights that can be compressed; leave this"):
         compress(speech, {"encoder": "int8", "head.1": "int8"})
     compress(speech, {"encoder": "int8", "head.1": "keep"})

@@ -166,6 +166,17 @@ def test_only_the_embedding_is_compressed():
     np.testing.assert_allclose(stream(model).sequence(tokens), log_probabilities(model, tokens)[0], atol=1e-4)
 
 
+@pytest.mark.parametrize("spec", [None, "small"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_several_streams_of_a_language_model(tied, spec):
+    model = language_model(tied=tied, residual=not tied)
+    model = model if spec is None else compress(model, spec)
+    tokens = torch.randint(23, (5, 3))
+    found = stream(model, batch=3).sequence(tokens)
+    for column in range(3):
+        np.testing.assert_allclose(found[:, column], stream(model).sequence(tokens[:, column]), atol=1e-3)
+
+
 def test_states_go_between_model_and_session():
     model, tokens = language_model(), [3, 22, 0, 7, 7, 11]
     _, state = log_probabilities(model, tokens[:3])
