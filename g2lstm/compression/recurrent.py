@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from g2lstm.compression.encodings import Encoding
 from g2lstm.compression.modules import Decoded, EncodedMatrix
 from g2lstm.errors import G2Error
-from g2lstm.nn.cells import _Cell
+from g2lstm.nn.cells import GatedCell
 from g2lstm.nn.convert import shape_of, to_torch
 from g2lstm.nn.gate import GRU, LSTM
 from g2lstm.nn.gated import Gated
@@ -127,14 +127,14 @@ class CompressedGRU(StandIn, CompressedRecurrent, GatedGRU):
     stands_for = nn.GRU
 
 
-class CompressedLSTMCell(StandIn, CompressedRecurrent, _Cell):
+class CompressedLSTMCell(StandIn, CompressedRecurrent, GatedCell):
     """The layer that `compress` puts in the place of a `G2LSTMCell` or `torch.nn.LSTMCell`."""
 
     kind = LSTM
     stands_for = nn.LSTMCell
 
 
-class CompressedGRUCell(StandIn, CompressedRecurrent, _Cell):
+class CompressedGRUCell(StandIn, CompressedRecurrent, GatedCell):
     """The layer that `compress` puts in the place of a `G2GRUCell` or `torch.nn.GRUCell`."""
 
     kind = GRU

@@ -9,28 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from g2lstm.nn.gate import GRU, LSTM
-from g2lstm.nn.gated import GateOptions, WithParameters
+from g2lstm.nn.gated import Gated, GateOptions, WithParameters
 
 
-class _Cell(WithParameters):
+class GatedCell(Gated):
+    """A cell with our gates, wherever its weights come from."""
+
     is_cell = True
     num_layers, batch_first, dropout, bidirectional, proj_size = 1, False, 0.0, False, 0
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        **options: Unpack[GateOptions],
-    ) -> None:
-        super().__init__(input_size, hidden_size, bias, device, dtype)
-        self.set_options(**options)
-
-    @property
-    def _all_weights(self) -> list[list[str]]:  # type: ignore[override]
-        return [["weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if self.bias else [])]]
 
     def forward(
         self,
@@ -57,6 +43,24 @@ class _Cell(WithParameters):
         _, states, gates = self._call(input, hx, return_gates, None if noise is None else [noise], generator)
         state = states if len(states) == 2 else states[0]
         return (state, gates) if return_gates else state
+
+
+class _Cell(GatedCell, WithParameters):
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Unpack[GateOptions],
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, device, dtype)
+        self.set_options(**options)
+
+    @property
+    def _all_weights(self) -> list[list[str]]:  # type: ignore[override]
+        return [["weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if self.bias else [])]]
 
 
 class G2LSTMCell(_Cell, nn.LSTMCell):
