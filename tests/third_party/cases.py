@@ -210,14 +210,17 @@ def silero_vad() -> Case:
     sound[16000:24000] *= 0.01
     frames = sound.unfold(0, 576, 512)
 
-    def sequence(model: nn.Module, frames: Tensor) -> Tensor:
-        outputs, state = [], None
+    def states(model: nn.Module) -> Tensor:  # and outputs, which are probabilities and alike in direction
+        steps, state = [], None
         for frame in frames:
             output, state = model(frame.unsqueeze(0), state)
-            outputs.append(torch.cat([output.flatten(), state[0].flatten()]))
-        return torch.stack(outputs)
+            steps.append(torch.cat([output.flatten(), state[0].flatten()]))
+        return torch.stack(steps)
 
-    return Case(model, lambda model: sequence(model, frames), is_trained=True)
+    def sequence(model: nn.Module, _frames: Tensor) -> Tensor:
+        return states(model)[:, :1]
+
+    return Case(model, states, is_trained=True, is_causal=True, frames=frames, sequence=sequence)
 
 
 CASES = {
