@@ -184,6 +184,8 @@ def _load_or_make(path: Path, load: Callable[[], _T], make: Callable[[], None]) 
         except G2Error as error:
             if path.exists():
                 _LOGGER.warning("%s; it is made again", error)
+        for left in path.parent.glob(f".{path.stem}.*.tmp"):  # by a process that was killed
+            left.unlink()
         make()
     return load()
 

@@ -23,6 +23,7 @@ from g2lstm.errors import G2Error
 from g2lstm.training.checkpoint import pack, unpack
 
 _PATIENCE = timedelta(hours=2)  # other processes wait this long for the first one, which prepares the data
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class Interrupted(Exception):  # noqa: N818  it is no error
@@ -35,6 +36,10 @@ def own_accelerator(precision: str) -> Iterator[Accelerator]:
     if precision == "fp16" and not torch.accelerator.is_available():
         raise G2Error('train.precision = "fp16" needs a GPU, but there is none; use "bf16" or "fp32"')
     _check_restarts()
+    if not _ONE_AT_A_TIME.acquire(blocking=False):  # the two would also share torch's random numbers
+        raise G2Error(
+            "another training run is active in this Python process; wait for it to end, or use a second process"
+        )
     atexit.register(_leave)
     shared = [AcceleratorState._shared_state, GradientState._shared_state]  # by all instances of the class
     callers = [dict(state) for state in shared]
@@ -51,6 +56,7 @@ def own_accelerator(precision: str) -> Iterator[Accelerator]:
         for state, values in zip(shared, callers, strict=True):
             state.clear()
             state.update(values)
+        _ONE_AT_A_TIME.release()
 
 
 @contextmanager

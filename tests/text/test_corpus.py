@@ -180,6 +180,17 @@ def test_a_bad_text_leaves_nothing_behind(tmp_path: Path, cache: Path, bad: byte
     assert not list((cache / "prepared").iterdir())
 
 
+def test_what_a_killed_process_left_behind_goes(tmp_path: Path, cache: Path) -> None:
+    text, tokenizer = write(tmp_path / "text", "a b\n"), train_word_tokenizer(["a b"])
+    path = prepare_stream(text, tokenizer).path
+    for file in (cache / "prepared").iterdir():
+        file.rename(file.with_name(f".{file.name}.0123.tmp"))
+    others = write(path.with_name(".others.tokens.0123.tmp"), "of a text that another version prepares")
+    assert all_of(prepare_stream(text, tokenizer)) == [2, 3, 1]
+    assert {file.suffix for file in path.parent.iterdir() if file != others} == {".tokens", ".lines", ".sha256"}
+    assert others.exists()
+
+
 def test_of_two_processes_one_waits_and_finds_what_the_other_made(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,6 +144,20 @@ def test_trainings_in_one_process_have_settings_of_their_own(tables, tmp_path):
     assert theirs.gradient_state.num_steps == 4
 
 
+def test_two_trainings_at_once_in_one_process_are_refused(tables, tmp_path):
+    class Starting(Silent):
+        def on_step(self, progress, share, values):
+            with pytest.raises(G2Error, match="another training run is active in this Python process"):
+                train_recipe(parse_recipe(tables), tmp_path / "second")
+            self.tried = True
+
+    observer = Starting()
+    train_recipe(parse_recipe(tables), tmp_path / "first", observer)
+    assert observer.tried
+    assert not (tmp_path / "second").exists()
+    train_recipe(parse_recipe(tables), tmp_path / "second")
+
+
 def test_a_full_disk_in_any_file_is_told(tables, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
