@@ -113,6 +113,7 @@ def test_figures(folder):
 
 
 def test_in_a_terminal_and_as_markdown(folder):
+    assert invoke(folder, "table3", "--json").exit_code == 0
     shown = invoke(folder, "table3", "--table-only").stdout
     for words in ("Table 3", "G²", "G² − LSTM", "Epochs of ptb-small", "the paper's figures are left out"):
         assert words in shown, words
