@@ -6,7 +6,7 @@ import torch
 
 from g2lstm import G2LSTM, G2Error, record_gates
 from g2lstm.nn.record import evaluating
-from g2lstm.tasks.reading import encode, mode_of
+from g2lstm.tasks.reading import encode, in_mode
 from g2lstm.text.tokenize import train_bpe_tokenizer, train_word_tokenizer
 
 TEXT = "the cat saw a dog"
@@ -172,4 +172,5 @@ def test_a_word_tokenizer_shows_its_own_spelling():
 
 
 def test_training_mode_names_binary_gates():
-    assert mode_of(G2LSTM(2, 3, method="binary")) == "training, noise in binary gates (tau 0.5, rate 0.2), dropout"
+    with in_mode(G2LSTM(2, 3, method="binary"), training=True) as mode:
+        assert mode == "training, noise in binary gates (tau 0.5, rate 0.2), dropout"
