@@ -204,7 +204,8 @@ def _example(exporter: "Exporter", parts: Mapping[str, "Part"], path: Path) -> s
         part, given = parts["model"], []
         for name, example in part.inputs.items():
             shape = tuple(size if isinstance(size, int) else 1 for size in part.shapes[name])
-            given.append(f"    {name!r}: np.full({shape}, {example.min().item()!r}, np.{example.numpy().dtype}),")
+            number = 0.0 if example.is_floating_point() else example.min().item()
+            given.append(f"    {name!r}: np.full({shape}, {number!r}, np.{example.numpy().dtype}),")
         call = ["inputs = {", *given, "}", "outputs = model.run(None, inputs)"]
         lines = "\n".join([f"model = ort.InferenceSession({str(path)!r})", *call])
     return f"import numpy as np, onnxruntime as ort\n{lines}"
