@@ -29,8 +29,10 @@ def _run(direction: Direction) -> LayerOutput:
         noises = noise.unbind(0) if batch_sizes is None else noise.split(batch_sizes.tolist())
     outputs: list[Tensor] = list(steps)
     for t in reversed(range(len(steps))) if backwards else range(len(steps)):
-        n = len(steps[t])  # sequences that reach this step; they come first in the batch
-        is_whole = n == len(states[0])
+        n = steps[t].size(
+            0
+        )  # sequences that reach this step, which come first in the batch; `len` would fix an export's
+        is_whole = n == states[0].size(0)
         now = _step(steps[t], states if is_whole else tuple(s[:n] for s in states), weights, rule, noises[t])
         outputs[t] = now[0]
         states = now if is_whole else tuple(torch.cat([new, s[n:]]) for new, s in zip(now, states, strict=True))

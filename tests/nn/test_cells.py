@@ -101,6 +101,16 @@ def test_noise_and_dropconnect_are_drawn_at_each_call(ours, theirs, _):
         assert all(one.dtype == torch.bfloat16 for one in tensors(cell(x)))
 
 
+@pytest.mark.parametrize("with_gradients", [True, False])
+@pytest.mark.parametrize(("ours", "theirs", "_"), CELLS)
+def test_exports_for_any_batch(ours, theirs, _, with_gradients):
+    cell, sizes = ours(I, H).eval(), {0: torch.export.Dim("batch", min=2, max=64)}
+    with torch.set_grad_enabled(with_gradients):
+        program = torch.export.export(cell, (torch.randn(B, I),), dynamic_shapes=(sizes,))
+    x = torch.randn(B + 4, I)
+    torch.testing.assert_close(program.module()(x), cell(x))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
