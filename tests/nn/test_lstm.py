@@ -92,6 +92,19 @@ def test_autocast_gives_the_dtypes_of_torch_lstm(training, backend):
     assert all(p.grad.dtype == torch.float32 for p in layer.parameters())
 
 
+@pytest.mark.parametrize("kind", [G2LSTM, G2GRU])
+@pytest.mark.parametrize("compiles", [True, False])
+def test_backward_under_autocast_is_that_outside(kind, compiles):
+    layer, x, each = kind(I, H, **SMALL, noise_rate=0.0), torch.randn(T, B, I), []
+    run = torch.compile(layer, backend="aot_eager", fullgraph=True) if compiles else layer
+    for inside in (True, False):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = run(x)[0].float()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=inside):
+            each.append(torch.autograd.grad(out.square().sum(), list(layer.parameters())))
+    assert all(torch.equal(one, other) for one, other in zip(*each, strict=True))
+
+
 def test_autocast_leaves_float64_alone():
     layer = G2LSTM(I, H, dtype=torch.float64).eval()
     x = torch.randn(T, B, I, dtype=torch.float64)
