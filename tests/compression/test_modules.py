@@ -338,3 +338,12 @@ def test_recorded_gates():
 def test_what_is_printed():
     assert "CompressedLinear(\n  (encoded): EncodedMatrix(13, 70, int4)" in repr(linear("int4"))
     assert "CompressedLSTM(\n  4, 7, num_layers=1, method=gumbel, eval_gate=soft" in repr(float32(Case("plain"))[0])
+
+
+def test_torch_export_leaves_a_new_model_as_it_was():
+    small, x = compress(G2LSTM(I, H), "int8"), torch.randn(T, 4, I)
+    sizes = {0: torch.export.Dim("time", min=2, max=99), 1: torch.export.Dim("batch", min=2, max=64)}
+    program = torch.export.export(small, (x,), dynamic_shapes=(sizes,))
+    longer = torch.randn(T + 3, 2, I)
+    assert type(small(longer)[0]) is torch.Tensor
+    torch.testing.assert_close(program.module()(longer)[0], small(longer)[0])
