@@ -133,7 +133,10 @@ def _plan(
             continue
         drop = weight_drop(module)
         kind = type(module) if drop is None else type(drop.layer)
-        TWINS.get(kind, G2LSTM)(1, 1, device="meta", **chosen)  # reports a wrong option before anything is changed
+        try:  # a wrong option is reported before anything is changed
+            TWINS.get(kind, G2LSTM)(1, 1, device="meta", **chosen)
+        except G2Error as error:
+            raise G2Error(f"{called(row.name)}: {error}; overrides= gives some layers other options") from None
         if row.status == "convertible":
             plans.append((module, chosen))
         elif chosen:

@@ -183,3 +183,13 @@ def test_converting_twice_is_harmless():
     convert_(model, noise_rate=0.5)
     convert_(model)
     assert model.body["encoder"][0].noise_rate == 0.5
+
+
+@pytest.mark.parametrize(("gates", "layer", "allowed"), [("ifo", "gru", "'rz'"), ("rz", "lstm", "'if', 'ifo'")])
+def test_an_option_that_only_some_layers_have(gates, layer, allowed):
+    model = nn.ModuleDict({"lstm": nn.LSTM(2, 3), "gru": nn.GRU(3, 3)})
+    message = f"^{layer}: gates must be one of {allowed}, got '{gates}'; overrides= gives some layers other options"
+    with pytest.raises(G2Error, match=message):
+        convert_(model, gates=gates)
+    assert type(model["lstm"]) is nn.LSTM
+    convert_(model, overrides={"lstm" if layer == "gru" else "gru": {"gates": gates}})
