@@ -98,7 +98,7 @@ def _(x, w_x, w_h, bias, extra, noise, h0, c0, *settings):  # type: ignore[no-un
     return out, torch.empty_like(h0, dtype=working), c_last, values, kept
 
 
-@torch.autocast("cpu", enabled=False)  # callers may run backward under theirs
+@torch.autocast("cpu", enabled=False)  # type: ignore[untyped-decorator]  # callers may run backward under theirs
 def _gradients(
     d_out: Tensor | None,
     d_h_last: Tensor | None,
