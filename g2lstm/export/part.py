@@ -139,9 +139,15 @@ class Call(Part):
         self._bound, self._leaves, self._form = bound, leaves, form
         self._hidden: dict[str, nn.Module] = {}
         try:
-            self.compute(self.inputs)
+            first, again = (self.compute(self.inputs) for _ in range(2))
         except Exception as error:
             raise G2Error(f"{type(model).__name__} can't read the example: {error}") from error
+        changed = [name for name, one in first.items() if not torch.allclose(one, again[name], equal_nan=True)]
+        if changed:
+            raise G2Error(
+                f"{type(model).__name__} returns another {changed[0]} when it reads the example again: it is random, "
+                "or keeps states between its calls; export a forward that takes and returns the states"
+            )
         self._widen()
         self._find_hidden(states)
 
@@ -155,13 +161,13 @@ class Call(Part):
                 own = {letter: f"{name}.{letter}" for letter in state_widths(layer)}
                 state = _as_given([inputs[f"{one}0"] for one in own.values()])
 
-                def begin(_: Any, args: Any, state: Any = state) -> Any:
-                    return args[0], state
+                def begin(_: Any, args: Any, kwargs: Any, state: Any = state) -> Any:
+                    return (args[0] if args else kwargs["input"], state), {}
 
                 def end(_: Any, args: Any, output: Any, own: Any = own) -> None:
                     ends.update(zip((f"{one}n" for one in own.values()), _each(output[1]), strict=True))
 
-                stack.callback(layer.register_forward_pre_hook(begin).remove)
+                stack.callback(layer.register_forward_pre_hook(begin, with_kwargs=True).remove)
                 stack.callback(layer.register_forward_hook(end).remove)
             result = self.model(*self._bound.args, **self._bound.kwargs)
         outputs = {}
@@ -202,7 +208,10 @@ class Call(Part):
         with ExitStack() as stack:
             for layer in layers.values():
                 hook = layer.register_forward_pre_hook(
-                    lambda layer, args, kwargs: calls[layer].append((*args, *kwargs.values())), with_kwargs=True
+                    lambda layer, args, kwargs: calls[layer].append(
+                        [one for one in (*args, *kwargs.values()) if one is not None]
+                    ),
+                    with_kwargs=True,
                 )
                 stack.callback(hook.remove)
             self.compute(self.inputs)

@@ -143,6 +143,20 @@ def test_hidden_states_become_inputs_and_outputs(kind, tmp_path):
     assert "forward" not in vars(model.recurrent)
 
 
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_state_of_none_is_no_state(by_name, tmp_path):
+    model = sharp(Tagger())
+    layer = model.recurrent
+    model.forward = lambda tokens: (
+        layer(input=model.embedding(tokens), hx=None) if by_name else layer(model.embedding(tokens), None)
+    )[0]
+    _, session, facts = export(model, tmp_path, tokens(2, 3))
+    assert names(facts, "inputs") == ["tokens", "recurrent.h0", "recurrent.c0"]
+    state = np.zeros((1, 4, H), np.float32)
+    x = tokens(4, 7)
+    close(run(session, tokens=x.numpy(), **{"recurrent.h0": state, "recurrent.c0": state})["output"], model(x))
+
+
 def test_states_can_stay_hidden(tmp_path):
     model = sharp(Tagger())
     _, session, facts = export(model, tmp_path, tokens(2, 3), states=False)
@@ -281,9 +295,26 @@ class _Odd(nn.Module):
         return self.compute(x)
 
 
+class Keeping(nn.Module):
+    """Keeps its state between calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.state = nn.GRU(E, H), None
+
+    def forward(self, x):
+        out, self.state = self.layer(x, self.state)
+        return out
+
+
 @pytest.mark.parametrize(
     ("model", "example", "message"),
     [
+        (
+            Keeping(),
+            torch.randn(3, 2, E),
+            "Keeping returns another output when it reads the example again",
+        ),
         (
             Tagger(),
             None,
