@@ -1,6 +1,7 @@
 """`ModelSession`: any causal model, called one step at a time, whose recurrent layers keep their states."""
 
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -27,13 +28,14 @@ class ModelSession:
     """Calls a copy of a model on one step after the other; its recurrent layers go on from their last states.
 
     `step` takes what one step of the model's input is, without the dimensions of time and batch: features (I,), or a
-    token id. It inserts both, each of size 1, calls the model's own forward with this one argument, and removes them
-    from the output, of which the first part counts if it is a tuple. With several streams, all inputs, outputs and
-    states have their number B as a dimension: features (B, I), ids (B,).
+    token id. It inserts both, each of size 1, calls the model's own forward, and removes them from the output, of which
+    the first part counts if it is a tuple. With several streams, all inputs, outputs and states have their number B as
+    a dimension: features (B, I), ids (B,). Whatever else forward asks for follows as it is: `step(x, None)` where it
+    takes states.
 
     All states start as the model's forward has them, usually at zero: a state that it passes to a layer counts at the
     first step only. Everything besides the recurrent layers must compute each step by itself: a convolution or
-    attention over time would see one step alone.
+    attention over time would see one step alone. A warning names modules that may be such.
 
     Args:
         model: any module with recurrent layers.
@@ -74,9 +76,24 @@ class ModelSession:
         self._layers = {name: Kept(one, name, batch, threads) for name, one in layers.items()}
         self._model = replace_all(own, {layers[name]: kept for name, kept in self._layers.items()})
         self._attributes = [(module, dict(vars(module))) for module in self._model.modules()]
+        packed = {id(b) for one in self._model.modules() if isinstance(one, EncodedMatrix) for b in one.buffers()}
+        self._buffers = [(one, one.clone()) for one in self._model.buffers() if id(one) not in packed]
+        over_time = [name for name, one in self._model.named_modules() if _may_mix_steps(one)]
+        if self._time is not None and over_time:
+            warnings.warn(
+                f"if {', '.join(over_time)} reads across time, this stream differs from whole sequences, because it "
+                "sees one step alone; compare the two",
+                stacklevel=3,
+            )
 
-    def step(self, x: Vector) -> Output:
-        """Reads one step of each stream; returns the model's output of that step as an array, or a dict of arrays."""
+    def step(self, x: Vector, *others: Any, **named: Any) -> Output:
+        """Reads one step of each stream; returns the model's output of that step as an array, or a dict of arrays.
+
+        Args:
+            x: the step.
+            *others: further arguments of the model's forward, which it gets as they are.
+            **named: the same by name.
+        """
         value = self._tensor(x)
         value = value if self.batch > 1 else value.unsqueeze(0)
         if not value.dim() or len(value) != self.batch:
@@ -86,7 +103,16 @@ class ModelSession:
         with self._lock, torch.no_grad():
             for layer in self._layers.values():
                 layer.was_called = False
-            return self._shown(self._model(value))
+            try:
+                output = self._model(value, *others, **named)
+            except Exception as error:
+                if not isinstance(error, G2Error):
+                    error.add_note(
+                        f"The session called forward with shape {tuple(value.shape)} and time_axis={self._time}; "
+                        "stream(model, time_axis=...) changes it, and step(x, ...) hands further arguments on."
+                    )
+                raise
+            return self._shown(output)
 
     def sequence(self, x: Any) -> Output:
         """Reads many steps, (T, ...); returns what that many calls of `step` would, stacked."""
@@ -113,6 +139,8 @@ class ModelSession:
         with self._lock:
             for module, attributes in self._attributes:  # what a model keeps by itself
                 vars(module).update(attributes)
+            for buffer, value in self._buffers:
+                buffer.copy_(value)
             for name, layer in self._layers.items():
                 layer.state = given.get(name)
 
@@ -252,6 +280,10 @@ def _like(layer: nn.Module) -> tuple[torch.device, torch.dtype]:
 
 def _is_recurrent(module: nn.Module) -> bool:
     return isinstance(module, nn.RNNBase | nn.RNNCellBase | Gated)
+
+
+def _may_mix_steps(module: nn.Module) -> bool:
+    return isinstance(module, nn.MultiheadAttention) or (isinstance(module, nn.Conv1d) and module.kernel_size != (1,))
 
 
 def is_cell(module: nn.Module) -> bool:

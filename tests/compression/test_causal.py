@@ -201,6 +201,64 @@ def test_a_model_that_keeps_its_own_state_starts_anew():
         stream(model).step(x[0])
 
 
+class Buffered(nn.Module):
+    """Keeps its state in a buffer, which it overwrites."""
+
+    def __init__(self):
+        super().__init__()
+        self.gru, self.head = nn.GRU(3, 4), nn.Linear(4, 2)
+        self.register_buffer("state", torch.randn(1, 1, 4))
+
+    def forward(self, x):
+        out, h = self.gru(x, self.state)
+        self.state.copy_(h)
+        return self.head(out)
+
+
+@pytest.mark.parametrize("spec", [None, "int8"])
+def test_buffers_start_anew(spec):
+    model, x = Buffered() if spec is None else compress(Buffered(), spec), torch.randn(6, 3)
+    before = model.state.clone()
+    session = stream(model)
+    first = session.sequence(x)
+    session.reset()
+    np.testing.assert_array_equal(session.sequence(x), first)
+    assert torch.equal(model.state, before)
+
+
+class Demanding(nn.Module):
+    """Asks for states and a number, as many language models do."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(3, 4)
+
+    def forward(self, x, states, *, scale):
+        out, states = self.lstm(x, states)
+        return out * scale, states
+
+
+def test_further_arguments_reach_forward():
+    model, x = Demanding().eval(), torch.randn(6, 3)
+    session = stream(model)
+    got = np.stack([session.step(one, None, scale=2.0) for one in x])
+    np.testing.assert_allclose(got, model(x, None, scale=2.0)[0].detach().numpy(), **DENSE)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'states'") as caught:
+        session.step(x[0], scale=2.0)
+    assert caught.value.__notes__ == [
+        "The session called forward with shape (1, 1, 3) and time_axis=0; "
+        "stream(model, time_axis=...) changes it, and step(x, ...) hands further arguments on."
+    ]
+
+
+@pytest.mark.parametrize("module", [nn.Conv1d(3, 3, 3, padding=1), nn.MultiheadAttention(3, 1)])
+def test_what_may_read_across_time_is_named(module):
+    model = nn.ModuleDict({"front": nn.Conv1d(3, 3, 1), "mix": module, "lstm": nn.LSTM(3, 4)})
+    with pytest.warns(UserWarning, match="^if mix reads across time, this stream differs from whole sequences"):
+        stream(model)
+    stream(model, time_axis=None)  # a step is a window of its own
+
+
 class Twice(nn.Module):
     def __init__(self, how):
         super().__init__()
