@@ -29,9 +29,7 @@ def _run(direction: Direction) -> LayerOutput:
         noises = noise.unbind(0) if batch_sizes is None else noise.split(batch_sizes.tolist())
     outputs: list[Tensor] = list(steps)
     for t in reversed(range(len(steps))) if backwards else range(len(steps)):
-        n = steps[t].size(
-            0
-        )  # sequences that reach this step, which come first in the batch; `len` would fix an export's
+        n = steps[t].size(0)  # sequences that reach this step; they come first in the batch (`len` would fix exports)
         is_whole = n == states[0].size(0)
         now = _step(steps[t], states if is_whole else tuple(s[:n] for s in states), weights, rule, noises[t])
         outputs[t] = now[0]
