@@ -10,14 +10,23 @@ from g2lstm.nn import recurrence
 from g2lstm.nn.gate import GateRule
 from tests.nn.layers import B, H, I, T
 
+SPLITS = {
+    "by sequences": (96, 24, 0),
+    "by sequences, projected": (96, 24, 40),
+    "by units": (300, 3, 0),
+    "by units, projected": (300, 3, 100),
+    "weights beyond the cache": (700, 9, 0),
+}
+THREADS = [  # by default, a sample: every split packed and not, every number of threads
+    pytest.param(count, *split, packed, id=f"{name}-{count}-{packed}", marks=() if is_fast else pytest.mark.slow)
+    for k, (name, split) in enumerate(SPLITS.items())
+    for count in (2, 3, 5)
+    for packed in (False, True)
+    for is_fast in [count == (2, 3)[(k + packed) % 2] or (name, count, packed) == ("by units", 5, True)]
+]
 
-@pytest.mark.parametrize("threads", [2, 3, 5])
-@pytest.mark.parametrize(
-    ("hidden", "batch", "projection"),
-    [(96, 24, 0), (96, 24, 40), (300, 3, 0), (300, 3, 100), (700, 9, 0)],
-    ids=["by sequences", "by sequences, projected", "by units", "by units, projected", "weights beyond the cache"],
-)
-@pytest.mark.parametrize("packed", [False, True])
+
+@pytest.mark.parametrize(("threads", "hidden", "batch", "projection", "packed"), THREADS)
 def test_threads_change_neither_values_nor_gradients(threads, hidden, batch, projection, packed):
     layer = G2LSTM(16, hidden, bidirectional=True, proj_size=projection, backend="native", noise_rate=0.5)
     sequences = [torch.randn(7 if k % 2 else 4, 16) for k in range(batch)]
