@@ -11,7 +11,7 @@ from tests.nn.layers import B, H, I, T
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 def test_gradients_under_compile(backend, training):
     layer = G2LSTM(I, H, 2, method="sigmoid", backend=backend).train(training)
-    x = torch.randn(T, B, I, requires_grad=True)
+    x = torch.randn(3, B, I, requires_grad=True)
     torch._dynamo.reset()
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
 

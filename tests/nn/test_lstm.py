@@ -113,8 +113,19 @@ def test_autocast_leaves_float64_alone():
     assert torch.equal(inside, layer(x)[0])
 
 
+# By default, cases that have everything between them.
+COMPILED = {"no_states", "bidirectional_two_layers", "projection_no_bias", "unbatched_batch_first"}
+
+
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-@pytest.mark.parametrize("case", [c for c in SURFACE if not c.packed], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=() if case.name in COMPILED else pytest.mark.slow)
+        for case in SURFACE
+        if not case.packed
+    ],
+)
 def test_compiles_in_evaluation_without_a_graph_break(case):
     layer = make_layer(case, torch.float32).eval()
     x, hx, _ = make_input(case, torch.float32)
@@ -126,7 +137,9 @@ def test_compiles_in_evaluation_without_a_graph_break(case):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", ["gumbel", "binary", "sigmoid", "sharpened"])
+@pytest.mark.parametrize(
+    "method", ["gumbel", "binary", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sigmoid", "sharpened"))]
+)
 def test_training_under_compile(method):
     layer = G2LSTM(I, H, 2, method=method, weight_dropout=0.2)
     torch._dynamo.reset()
