@@ -6,24 +6,24 @@ from g2lstm import G2Error
 from g2lstm.runs.directory import RunDirectory
 
 
-def _try(path, answers):
-    try:
-        with RunDirectory(path).locked():
-            answers.put("in")
-    except G2Error as error:
-        answers.put(str(error))
+def _try_twice(path, answers, go_on):
+    for _ in range(2):
+        try:
+            with RunDirectory(path).locked():
+                answers.put("in")
+        except G2Error as error:
+            answers.put(str(error))
+        go_on.wait(60)
 
 
 def test_a_second_process_is_kept_out(tmp_path):
     context = multiprocessing.get_context("spawn")
-    answers = context.Queue()
+    answers, go_on = context.Queue(), context.Event()
+    other = context.Process(target=_try_twice, args=(tmp_path, answers, go_on))
     with RunDirectory(tmp_path).locked():
-        other = context.Process(target=_try, args=(tmp_path, answers))
         other.start()
         assert "another process is training" in answers.get(timeout=60)
-        other.join()
-    other = context.Process(target=_try, args=(tmp_path, answers))
-    other.start()
+    go_on.set()
     assert answers.get(timeout=60) == "in"
     other.join()
 
