@@ -3,6 +3,7 @@
 No property fails by the clock: on a busy machine any example can take long.
 """
 
+import functools
 import os
 
 import pytest
@@ -40,3 +41,14 @@ def folder(tmp_path_factory):
         folder = tmp_path_factory.mktemp("runs")
         patch.setenv("G2LSTM_CACHE", str(folder / "cache"))
         yield folder
+
+
+@pytest.fixture(scope="session")
+def one_registry():
+    """One registry of ONNX functions for all exports: torch would build it again in every one, for a second each."""
+    from torch.onnx._internal.exporter import _registration  # slow to import, so only where models are exported
+
+    make = _registration.ONNXRegistry.from_torchlib
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_registration.ONNXRegistry, "from_torchlib", staticmethod(functools.cache(make)))
+        yield

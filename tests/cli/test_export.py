@@ -9,9 +9,11 @@ from g2lstm.runs.trained import load
 from tests.cli.command import run as command
 from tests.runs.toys import language_run, translation_run
 
+pytestmark = pytest.mark.usefixtures("one_registry")
+
 
 def test_a_language_model(tmp_path):
-    run = language_run(tmp_path / "lm")
+    run = language_run(tmp_path / "lm", "model.layers=1")
     code, out, err = command("export", run, "--format", "onnx")
     assert (code, err) == (0, "")
     lines = out.splitlines()
@@ -25,8 +27,10 @@ def test_a_language_model(tmp_path):
 
 
 def test_a_translation_model_as_json(tmp_path):
-    run = translation_run(tmp_path / "mt")
-    code, out, _ = command("export", run, "--out", tmp_path / "device" / "de-en.onnx", "--json", "--eval-gate", "hard")
+    run = translation_run(tmp_path / "mt", "model.layers=1")
+    code, out, _ = command(
+        "export", run, "--out", tmp_path / "device" / "de-en.onnx", "--json", "--eval-gate", "tempered"
+    )
     assert code == 0
     facts = json.loads(out)
     assert len(facts["files"]) == 5
@@ -35,7 +39,7 @@ def test_a_translation_model_as_json(tmp_path):
 
 
 def test_what_becomes_float32_is_told_on_standard_error(tmp_path, monkeypatch):
-    run = language_run(tmp_path / "lm")
+    run = language_run(tmp_path / "lm", "model.layers=1")
     trained = load(run)
     trained.model = compress(trained.model, "embedding=int8")
     monkeypatch.setattr("g2lstm.runs.trained.load", lambda path: trained)
@@ -68,7 +72,7 @@ def test_mistakes_in_the_run(tmp_path):
     code, _, err = command("export", tmp_path / "nowhere")
     assert code == 2
     assert "is not a run directory" in err
-    run = language_run(tmp_path / "lm")
+    run = language_run(tmp_path / "lm", "model.layers=1")
     assert command("export", run)[0] == 0
     code, _, err = command("export", run)
     assert code == 2
