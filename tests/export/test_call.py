@@ -119,10 +119,11 @@ def close(got, expected):
     np.testing.assert_allclose(got, expected.detach().numpy(), rtol=TOLERANCE, atol=TOLERANCE)
 
 
+slow = pytest.mark.slow  # what differs from a faster case in one thing that another fast case has
 KINDS = {"LSTM": nn.LSTM, "GRU": nn.GRU, "G2LSTM": g2lstm.G2LSTM, "G2GRU": g2lstm.G2GRU}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["LSTM", pytest.param("GRU", marks=slow), pytest.param("G2LSTM", marks=slow), "G2GRU"])
 def test_hidden_states_become_inputs_and_outputs(kind, tmp_path):
     model = sharp(Tagger(KINDS[kind], num_layers=2))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -207,7 +208,12 @@ def test_two_lengths(tmp_path):
 
 @pytest.mark.parametrize(
     "layer",
-    [nn.LSTM(E, H, 2, bidirectional=True), nn.GRU(E, H), g2lstm.G2LSTM(E, H, bidirectional=True, eval_gate="hard")],
+    [
+        nn.LSTM(E, H, 2, bidirectional=True),
+        nn.GRU(E, H),
+        g2lstm.G2LSTM(E, H, eval_gate="hard"),
+        pytest.param(g2lstm.G2LSTM(E, H, bidirectional=True, eval_gate="hard"), marks=slow),
+    ],
     ids=str,
 )
 def test_packed_sequences(layer, tmp_path):
@@ -220,7 +226,9 @@ def test_packed_sequences(layer, tmp_path):
         close(theirs, ours)
 
 
-@pytest.mark.parametrize("cell", [nn.LSTMCell, nn.GRUCell, g2lstm.G2LSTMCell, g2lstm.G2GRUCell])
+@pytest.mark.parametrize("cell", [
+    nn.LSTMCell, pytest.param(nn.GRUCell, marks=slow), pytest.param(g2lstm.G2LSTMCell, marks=slow), g2lstm.G2GRUCell,
+])  # fmt: skip
 def test_cells(cell, tmp_path):
     """A loop over a cell has the example's length, as torch unrolls it; one step of it has none."""
     is_lstm, model = "LSTM" in cell.__name__, sharp(Looping(cell(E, H)))
@@ -253,7 +261,9 @@ SPEC = "gates=int4; cell=int4; embedding=int4; softmax=int4"
 
 @pytest.mark.filterwarnings("ignore:.*lose")
 @pytest.mark.parametrize(
-    ("kind", "activations"), [("LSTM", "float32"), ("LSTM", "int8"), ("G2GRU", "float32")], ids=str
+    ("kind", "activations"),
+    [("LSTM", "float32"), pytest.param("LSTM", "int8", marks=slow), ("G2GRU", "float32")],
+    ids=str,
 )
 def test_compressed(kind, activations, tmp_path):
     model = g2lstm.compress(sharp(Tagger(KINDS[kind])), SPEC)
