@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from g2lstm.compression.model import copied
 from g2lstm.errors import G2Error
 from g2lstm.nn.checks import checked_option
 from g2lstm.nn.record import evaluating, gated
@@ -167,7 +168,7 @@ def _exporter_for(model: Any, example: Any, states: bool | None) -> "Exporter":
 def _plain(model: nn.Module) -> nn.Module:
     """The model in float32 on the CPU, or a copy of it."""
     is_plain = all(p.dtype == torch.float32 and p.device.type == "cpu" for p in model.parameters())
-    return model if is_plain else copy.deepcopy(model).to("cpu", torch.float32)
+    return model if is_plain else copied(model, {}).to("cpu", torch.float32)
 
 
 def _describe(

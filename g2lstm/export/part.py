@@ -178,7 +178,7 @@ class Call(Part):
                 if name in self.inputs:
                     self.carried[f"{name}{NEXT}"] = name
                 outputs[f"{name}{NEXT}" if name in self.inputs else name] = leaf
-        return outputs | ends
+        return {name: one.clone() for name, one in (outputs | ends).items()}  # a model may return one tensor twice
 
     def _widen(self) -> None:
         """Makes sizes of 1 larger where the model allows it: torch would take a size of 1 for a constant."""
@@ -205,15 +205,13 @@ class Call(Part):
         if states is False or both_ways:
             return
         calls: dict[nn.Module, list[Any]] = {layer: [] for layer in layers.values()}
+
+        def note(layer: nn.Module, args: Any, kwargs: Any) -> None:
+            calls[layer].append([one for one in (*args, *kwargs.values()) if one is not None])
+
         with ExitStack() as stack:
             for layer in layers.values():
-                hook = layer.register_forward_pre_hook(
-                    lambda layer, args, kwargs: calls[layer].append(
-                        [one for one in (*args, *kwargs.values()) if one is not None]
-                    ),
-                    with_kwargs=True,
-                )
-                stack.callback(hook.remove)
+                stack.callback(layer.register_forward_pre_hook(note, with_kwargs=True).remove)
             self.compute(self.inputs)
         for name, layer in layers.items():
             if len(calls[layer]) != 1 or len(calls[layer][0]) != 1:

@@ -144,18 +144,38 @@ def test_hidden_states_become_inputs_and_outputs(kind, tmp_path):
     assert "forward" not in vars(model.recurrent)
 
 
-@pytest.mark.parametrize("by_name", [True, False])
-def test_a_state_of_none_is_no_state(by_name, tmp_path):
-    model = sharp(Tagger())
-    layer = model.recurrent
-    model.forward = lambda tokens: (
-        layer(input=model.embedding(tokens), hx=None) if by_name else layer(model.embedding(tokens), None)
-    )[0]
+class Returning(Tagger):
+    """Takes states, usually none, and returns them; calls its layer in different ways."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def forward(self, tokens, state=None):
+        x = self.embedding(tokens)
+        out, state = self.recurrent(input=x, hx=state) if self.how == "named" else self.recurrent(x, state)
+        return out, state, out
+
+
+@pytest.mark.parametrize("how", ["named", "in place"])
+def test_states_that_are_none_count_as_hidden_even_if_they_are_returned(how, tmp_path):
+    model = sharp(Returning(how))
     _, session, facts = export(model, tmp_path, tokens(2, 3))
     assert names(facts, "inputs") == ["tokens", "recurrent.h0", "recurrent.c0"]
-    state = np.zeros((1, 4, H), np.float32)
-    x = tokens(4, 7)
-    close(run(session, tokens=x.numpy(), **{"recurrent.h0": state, "recurrent.c0": state})["output"], model(x))
+    x, state = tokens(3, 5), (torch.randn(1, 3, H), torch.randn(1, 3, H))
+    got = run(session, tokens=x.numpy(), **{"recurrent.h0": state[0].numpy(), "recurrent.c0": state[1].numpy()})
+    out, (h, c), _ = model(x, state)
+    expected = {
+        "output_0": out,
+        "output_1_0": h,
+        "output_1_1": c,
+        "output_2": out,
+        "recurrent.hn": h,
+        "recurrent.cn": c,
+    }
+    assert got.keys() == expected.keys()
+    for name, values in expected.items():
+        close(got[name], values)
 
 
 def test_states_can_stay_hidden(tmp_path):
@@ -250,6 +270,7 @@ def test_cells(cell, tmp_path):
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method.:DeprecationWarning")
 def test_other_types_and_compiled_models(tmp_path):
     model = sharp(Stepping(nn.GRUCell(E, H))).double().train()
+    model.kept = model.cell.weight_hh.sum()  # which deepcopy refuses
     x, state = torch.randn(3, E).double(), torch.randn(3, H).double()
     _, session, _ = export(torch.compile(model), tmp_path, (x[:2], state[:2]))
     assert model.training
