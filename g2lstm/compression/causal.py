@@ -138,6 +138,7 @@ class ModelSession:
             self._layers[name].check(given[name])
         with self._lock:
             for module, attributes in self._attributes:  # what a model keeps by itself
+                vars(module).clear()
                 vars(module).update(attributes)
             for buffer, value in self._buffers:
                 buffer.copy_(value)
@@ -191,7 +192,7 @@ class Kept(nn.Module):
     """
 
     def __init__(self, layer: nn.Module, name: str, batch: int, threads: int | None) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         self.__dict__["layer"] = layer  # not a child, so that nothing counts its weights twice
         self.name, self.was_called, self._batch = name or type(layer).__name__, False, batch
         self._is_cell, self._is_new = is_cell(layer), True
@@ -200,10 +201,16 @@ class Kept(nn.Module):
         if batch == 1 and why_no_session(layer) is None and _like(layer) == (torch.device("cpu"), torch.float32):
             self._session = open_session(*session_layers(layer), threads)
 
+    @property  # type: ignore[misc]  # nobody sets it
+    def __class__(self) -> type:
+        """That of the layer, for models that ask `isinstance`."""
+        kind: type = self.__dict__["layer"].__class__
+        return kind
+
     def __getattr__(self, name: str) -> Any:
         """As of any module; what it does not have itself, its layer has."""
         try:
-            return super().__getattr__(name)
+            return nn.Module.__getattr__(self, name)
         except AttributeError:
             return getattr(self.__dict__["layer"], name)
 
