@@ -36,7 +36,7 @@ class Decoded:
         if not is_same or values.device != like.device or values.dtype != like.dtype:
             with torch.inference_mode(False):  # later calls may want gradients of their input
                 values = torch.cat([torch.from_numpy(encoding.decode()) for encoding in encodings]).to(like)
-            if type(values) is Tensor:  # not while `torch.export` traces with tensors that have no values
+            if type(values) is Tensor:  # not the kind that torch.export traces with
                 self._encodings, self._values = list(encodings), values
         return values
 

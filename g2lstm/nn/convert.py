@@ -216,7 +216,7 @@ def freeze_(model: Model) -> Model:
         if not isinstance(module, WithParameters):
             raise G2Error(
                 f"{called(name)} is a {type(module).__name__}, which has no parameters that a layer of torch's could "
-                "go on with; its to_lstm() makes new ones, or freeze the model that it was made from"
+                "go on with; its to_dense() makes new ones, or freeze the model that it was made from"
             )
         if (why := why_not(module)) is not None:
             warnings.warn(f"freeze_ leaves {called(name)} alone: {why}", stacklevel=2)
