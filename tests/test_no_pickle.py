@@ -56,8 +56,8 @@ def everything(folder):
 
 def test_no_command_reads_a_pickle(tmp_path, monkeypatch, no_pickle):
     monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
-    language_run(tmp_path / "lm")
-    translation_run(tmp_path / "mt")
+    language_run(tmp_path / "lm", "model.layers=1")
+    translation_run(tmp_path / "mt", "model.layers=1")
     for arguments in everything(tmp_path):
         done = command(*arguments, standard_input="ein haus\n")
         assert done.returncode == 0, done.stderr
