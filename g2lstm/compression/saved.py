@@ -51,6 +51,10 @@ def load_into(model: Model, path: str | Path) -> Model:
         >>> restored = g2lstm.load_into(MyModel(), "small.safetensors")
     """
     refuse_scripted(model)
+    if any(one.is_meta for one in (*model.parameters(), *model.buffers())):
+        raise G2Error(
+            f"{type(model).__name__} is on the meta device, where weights have no values; build it on the CPU"
+        )
     stored = storage.load(Path(path))
     skeleton = install_(_without_weights(model), stored.matrices)  # the model itself must not be half replaced
     expected = {name: tuple(tensor.shape) for name, tensor in _plain_tensors(skeleton).items()}
@@ -68,6 +72,7 @@ class HubMixin:
 
     It stands before huggingface_hub's mixin, which does all the rest. A folder then holds model.safetensors as `save`
     writes it, and `from_pretrained` returns the compressed model; models that are not compressed go in and out as ever.
+    A `PreTrainedModel` of transformers reads its files in another way: use `save` and `load_into` with it.
 
     Examples:
         >>> class Tagger(nn.Module, g2lstm.HubMixin, huggingface_hub.PyTorchModelHubMixin): ...

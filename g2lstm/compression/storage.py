@@ -31,7 +31,10 @@ _KEYS = {
     "matrices": (dict, "an object"),
     "sha256": (str, "text"),
 }
-_DTYPES = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL")  # as safetensors calls them
+_DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip  # as safetensors calls them
 
 
 class NewerVersionError(G2Error):
@@ -63,6 +66,11 @@ def save(
     for name, tensor in [*((name, torch.from_numpy(array)) for name, array in parts), *plain]:
         if name in tensors:
             raise G2Error(f"two tensors in the file would have the name {name!r}; rename the parameter")
+        if tensor.dtype not in _DTYPES.values() or not tensor.numel():
+            raise G2Error(
+                f"{name} is {tensor.dtype} {tuple(tensor.shape)}, which a file can't hold; if it is a buffer that can "
+                "be made again, register it with persistent=False"
+            )
         tensors[name] = tensor
     header = {
         "version": VERSION,

@@ -183,3 +183,22 @@ def test_a_file_that_is_none(tmp_path):
     (tmp_path / "small.safetensors").write_bytes(b"nothing")
     with pytest.raises(G2Error):
         load_into(Tagger(), tmp_path / "small.safetensors")
+
+
+@pytest.mark.parametrize("buffer", [torch.empty(0), torch.ones(2, dtype=torch.complex64)])
+def test_tensors_that_could_not_be_loaded_are_not_saved(buffer, small, tmp_path):
+    small.register_buffer("kept", buffer)
+    with pytest.raises(G2Error, match=r"kept is torch\..*, which a file can't hold; if it is a buffer"):
+        save(small, tmp_path / "small.safetensors")
+    assert list(tmp_path.iterdir()) == []
+    small.register_buffer("kept", buffer, persistent=False)
+    save(small, tmp_path / "small.safetensors")
+    assert load_into(Tagger(), tmp_path / "small.safetensors").training is False
+
+
+def test_a_model_without_memory_is_refused(small, tmp_path):
+    save(small, tmp_path / "small.safetensors")
+    with pytest.raises(
+        G2Error, match="Tagger is on the meta device, where weights have no values; build it on the CPU"
+    ):
+        load_into(Tagger().to("meta"), tmp_path / "small.safetensors")
