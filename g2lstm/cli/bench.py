@@ -26,7 +26,7 @@ def layer(
     rounds: Rounds = 11,
     as_json: Json = False,
 ) -> None:
-    """Measure one layer: a training step and an evaluation of each backend against torch.nn.LSTM."""
+    """Measure one layer: each backend of G2LSTM against torch.nn.LSTM, and training of G2GRU against torch.nn.GRU."""
     shapes = []
     for text in shape or ():
         sizes = [int(part) for part in text.split(",") if part.isascii() and part.isdecimal()]

@@ -90,7 +90,7 @@ def test_bench_layer_as_json(monkeypatch):
     rows = json.loads(done.stdout)["rows"]
     assert [(row["what"], row["name"]) for row in rows] == [
         ("train", "torch.nn.LSTM"), ("train", "auto"), ("train", "stock"), ("train", "reference"),
-        ("eval", "torch.nn.LSTM"), ("eval", "auto"),
+        ("eval", "torch.nn.LSTM"), ("eval", "auto"), ("train", "torch.nn.GRU"), ("train", "G2GRU"),
     ]  # fmt: skip
     assert all(row["milliseconds"] > 0 for row in rows)
     monkeypatch.setattr(train, "peak_memory", lambda *_: 0.0)  # too small a step to be seen

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own usage
 
 from g2lstm.lab.bench.measure import MEMORY, RATE, TIME, Field, Report, Row, compared, peak_memory
+from g2lstm.nn.gru import G2GRU
 from g2lstm.nn.lstm import G2LSTM
 from g2lstm.runs.compressed import Show, interleaved, silent
 from g2lstm.tasks.lm.model import LanguageModel
@@ -17,6 +18,7 @@ from g2lstm.tasks.lm.task import activation_regulariser, temporal_regulariser, t
 from g2lstm.tasks.model import locked_dropout, word_dropout
 
 PEER = "torch.nn.LSTM"
+GRU_PEER = "torch.nn.GRU"
 
 # One layer.
 Shape: TypeAlias = tuple[int, int, int, int]  # T, B, I, H
@@ -36,7 +38,7 @@ LM_CANDIDATES = (PEER, "g2lstm", "g2lstm, reference")
 
 
 def measure_layer(shapes: Sequence[Shape] = SHAPES, rounds: int = 11, show: Show = silent) -> Report:
-    """A training step and an evaluation of each backend at each shape, against `torch.nn.LSTM`."""
+    """A training step and an evaluation of each backend at each shape against `torch.nn.LSTM`; a step of the GRU."""
     square = torch.randn(2, 2048, 2048)
     product = min(interleaved({"product": lambda: square[0] @ square[1]}, 7)["product"])
     peak = 2 * 2048**3 / product / 1e9  # GFLOP/s: the most that this machine can do
@@ -44,17 +46,20 @@ def measure_layer(shapes: Sequence[Shape] = SHAPES, rounds: int = 11, show: Show
     for number, shape in enumerate(shapes):
         show("shapes", number, len(shapes))
         T, B, I, H = shape
-        work = (
-            2 * T * B * (I + H) * 4 * H / 1e9
-        )  # of a forward pass, matrix products only; the backward pass takes twice as many
+        work = 8 * T * B * (I + H) * H / 1e9  # products of a forward pass; the backward pass takes twice as many
         memory = {
             name: peak_memory(_steps, (layer_step, name, (2, 2, 16, 16)), (layer_step, name, shape))
             for name in (PEER, *BACKENDS)
         }
         trained = interleaved({name: layer_step(name, shape) for name in (PEER, *BACKENDS)}, rounds, show=show)
         evaluated = interleaved({name: layer_evaluation(name, shape) for name in (PEER, "auto")}, rounds, show=show)
-        for what, seconds, known, gflop in (("train", trained, memory, 3 * work), ("eval", evaluated, {}, work)):
-            found = compared(seconds, PEER, known, gflops=gflop, share_of_peak=gflop / peak)
+        grus = interleaved({name: layer_step(name, shape) for name in (GRU_PEER, "G2GRU")}, rounds, show=show)
+        for what, peer, seconds, known, gflop in (
+            ("train", PEER, trained, memory, 3 * work),
+            ("eval", PEER, evaluated, {}, work),
+            ("train", GRU_PEER, grus, {}, 3 * work * 3 / 4),
+        ):
+            found = compared(seconds, peer, known, gflops=gflop, share_of_peak=gflop / peak)
             rows += [{"shape": shape, "what": what, **row} for row in found]
     fields = (
         Field("shape", "T,B,I,H"),
@@ -93,7 +98,8 @@ def _steps(make: Callable[..., Callable[[], None]], *arguments: Any) -> None:
 
 
 def _layer(name: str, I: int, H: int) -> nn.Module:
-    return nn.LSTM(I, H) if name == PEER else G2LSTM(I, H, method="gumbel", backend=name)
+    makers: dict[str, Callable[[int, int], nn.Module]] = {PEER: nn.LSTM, GRU_PEER: nn.GRU, "G2GRU": G2GRU}
+    return makers.get(name, partial(G2LSTM, backend=name))(I, H)
 
 
 def layer_step(name: str, shape: Shape) -> Callable[[], None]:
