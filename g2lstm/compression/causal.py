@@ -18,7 +18,6 @@ from g2lstm.compression.modules import EncodedMatrix
 from g2lstm.compression.session import Session, Vector
 from g2lstm.errors import G2Error
 from g2lstm.nn.convert import replace_all
-from g2lstm.nn.gated import Gated
 
 Output: TypeAlias = Any  # an array, or a dict of such outputs
 States: TypeAlias = dict[str, tuple[NDArray[Any], ...]]
@@ -27,22 +26,22 @@ States: TypeAlias = dict[str, tuple[NDArray[Any], ...]]
 class ModelSession:
     """Calls a copy of a model on one step after the other; its recurrent layers go on from their last states.
 
-    `step` takes what one step of the model's input is, without the dimensions of time and batch: features (I,), or a
-    token id. It inserts both, each of size 1, calls the model's own forward, and removes them from the output, of which
-    the first part counts if it is a tuple. With several streams, all inputs, outputs and states have their number B as
-    a dimension: features (B, I), ids (B,). Whatever else forward asks for follows as it is: `step(x, None)` where it
-    takes states.
+    `step` takes one step of the model's input, without the dimensions of time and batch: features (I,), or a token id.
+    It inserts both, each of size 1, calls the model's own forward, and removes them from the output; of a tuple it
+    returns the first element only. With several streams, all inputs, outputs and states have one more dimension, their
+    number B: features (B, I), ids (B,). Whatever else forward asks for follows as it is: `step(x, None)` where it takes
+    states.
 
-    All states start as the model's forward has them, usually at zero: a state that it passes to a layer counts at the
-    first step only. Everything besides the recurrent layers must compute each step by itself: a convolution or
-    attention over time would see one step alone. A warning names modules that may be such.
+    States start as the model's forward sets them, usually at zero; a state that it passes to a layer is used at the
+    first step only. Everything except the recurrent layers must compute each step by itself: a convolution or attention
+    over time would see a single step. A warning names modules that may be such.
 
     Args:
         model: any module with recurrent layers.
         batch: the number of streams, B.
         threads: at most this many in packed layers.
         time_axis: the dimension of forward's input that is time: 0, or 1 after the batch; None for a forward that takes
-            a step without it. "auto" is the way of the model's recurrent layers; a model of cells alone has None.
+            a step without it. "auto" follows the model's recurrent layers; if they are all cells, it means None.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class ModelSession:
             raise G2Error(f"time_axis must be 'auto', 0, 1 or None, got {time_axis!r}")
         refuse_scripted(model)
         own = copied(model, {}).eval()
-        layers = {name: one for name, one in own.named_modules() if _is_recurrent(one)}
+        layers = {name: one for name, one in own.named_modules() if isinstance(one, nn.RNNBase | nn.RNNCellBase)}
         if not layers:
             raise G2Error(
                 f"found no recurrent layer (LSTM, GRU, RNN or a cell of them) inside {type(model).__name__}, so it has "
@@ -67,7 +66,7 @@ class ModelSession:
                     "sequence; call the model itself on whole sequences"
                 )
         self.batch, self._lock = batch, threading.Lock()
-        first = next((one for one in layers.values() if not is_cell(one)), None)
+        first = next((one for one in layers.values() if isinstance(one, nn.RNNBase)), None)
         self._time: int | None = None if first is None else int(first.batch_first)
         if time_axis != "auto":
             self._time = None if time_axis is None else int(time_axis)
@@ -195,7 +194,7 @@ class Kept(nn.Module):
         nn.Module.__init__(self)
         self.__dict__["layer"] = layer  # not a child, so that nothing counts its weights twice
         self.name, self.was_called, self._batch = name or type(layer).__name__, False, batch
-        self._is_cell, self._is_new = is_cell(layer), True
+        self._is_cell, self._is_new = isinstance(layer, nn.RNNCellBase), True
         self._session: Session | None = None
         self._state: tuple[Tensor, ...] | None = None
         if batch == 1 and why_no_session(layer) is None and _like(layer) == (torch.device("cpu"), torch.float32):
@@ -235,7 +234,7 @@ class Kept(nn.Module):
 
     def check(self, states: tuple[Tensor, ...]) -> None:
         """Raises unless states have the shapes of this layer's."""
-        layer, letters = self.layer, "hc" if _has_cell_state(self.layer) else "h"
+        layer, letters = self.layer, "hc" if isinstance(self.layer, nn.LSTM | nn.LSTMCell) else "h"
         widths = {"h": getattr(layer, "proj_size", 0) or layer.hidden_size, "c": layer.hidden_size}
         leading = (self._batch,) if self._is_cell else (layer.num_layers, self._batch)
         wanted, got = [(*leading, widths[one]) for one in letters], [tuple(one.shape) for one in states]
@@ -243,9 +242,9 @@ class Kept(nn.Module):
             raise G2Error(f"the states of {self.name} have the shapes {wanted}, with the batch, got {got}")
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        """As the layer, which in a step is called once; `hx` counts where there is no state yet."""
+        """As the layer, which is called once per step; `hx` is used only if there is no state yet."""
         if self.was_called:
-            raise G2Error(f"{self.name} is called more than once in a step, so it is not clear which state it has")
+            raise G2Error(f"{self.name} is called more than once in a step, so it has no single state to keep")
         if isinstance(input, PackedSequence):
             raise G2Error(f"{self.name} gets a PackedSequence, which has no single step; stream a forward without it")
         steps = input.numel() // (input.size(-1) * self._batch)
@@ -285,22 +284,8 @@ def _like(layer: nn.Module) -> tuple[torch.device, torch.dtype]:
     return tensor.device, tensor.dtype
 
 
-def _is_recurrent(module: nn.Module) -> bool:
-    return isinstance(module, nn.RNNBase | nn.RNNCellBase | Gated)
-
-
 def _may_mix_steps(module: nn.Module) -> bool:
     return isinstance(module, nn.MultiheadAttention) or (isinstance(module, nn.Conv1d) and module.kernel_size != (1,))
-
-
-def is_cell(module: nn.Module) -> bool:
-    """Whether a recurrent layer takes one step, not a sequence."""
-    return isinstance(module, nn.RNNCellBase) or getattr(module, "is_cell", False)
-
-
-def _has_cell_state(module: nn.Module) -> bool:
-    kind = getattr(module, "kind", None)
-    return "c" in kind.states if kind is not None else isinstance(module, nn.LSTM | nn.LSTMCell)
 
 
 def _stacked(outputs: list[Any]) -> Output:

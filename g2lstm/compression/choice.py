@@ -24,7 +24,7 @@ class Rule(NamedTuple):
 
 
 def choose(model: nn.Module, found: Targets, spec: Spec) -> tuple[dict[str, Operations], list[Skipped]]:
-    """The operations for each matrix that the spec says something about, `keep` too; and what it wants in vain.
+    """The operations for each matrix that the spec mentions, `keep` too; and what it asks for in vain.
 
     Raises:
         G2Error: if a pattern matches nothing that can be compressed, or if two places that share a weight get different
@@ -51,7 +51,7 @@ def choose(model: nn.Module, found: Targets, spec: Spec) -> tuple[dict[str, Oper
         if (operations := said[target.uses[0]]) is not None:
             chosen[name] = operations
     if idle := [rule.pattern for rule in rules if not rule.names & covered and rule.spec != Spec.parse("keep")]:
-        raise G2Error(f"what {idle[0]!r} matches has no weights that can be compressed; leave this pattern out")
+        raise G2Error(f"nothing that {idle[0]!r} matches has weights that can be compressed; leave this pattern out")
     in_vain = [
         one
         for one in found.skipped

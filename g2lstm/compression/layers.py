@@ -11,9 +11,9 @@ from torch import nn
 from g2lstm.compression.encodings import Dense, Encoding
 from g2lstm.compression.recurrent import LETTERS_OF, CompressedRecurrent
 from g2lstm.compression.session import Layer, Term
-from g2lstm.nn.gate import GRU, LSTM, GateRule
+from g2lstm.nn.gate import GateRule
 from g2lstm.nn.gated import Gated
-from g2lstm.nn.survey import TWINS, why_not
+from g2lstm.nn.survey import TWINS, kind_of, why_not
 
 
 class Weight(NamedTuple):
@@ -72,8 +72,8 @@ def layer_weights(layer: Any, prefix: str = "") -> Iterator[LayerWeights]:
         layer: torch's, ours or compressed; in evaluation mode.
         prefix: goes before the names of its weights.
     """
-    is_cell = isinstance(layer, nn.RNNCellBase) or getattr(layer, "is_cell", False)
-    kind = layer.kind if isinstance(layer, Gated) else GRU if isinstance(layer, nn.GRU | nn.GRUCell) else LSTM
+    is_cell = isinstance(layer, nn.RNNCellBase)
+    kind = kind_of(layer)
     rule = layer.gate_rule() if isinstance(layer, Gated) else GateRule(gates=next(iter(kind.sampled)))
     letters = LETTERS_OF[kind.name]
     factors = rule.row_scale(1, torch.empty(0, dtype=torch.float64, device="cpu")).tolist()
@@ -109,7 +109,7 @@ def layer_weights(layer: Any, prefix: str = "") -> Iterator[LayerWeights]:
 
 def why_no_session(layer: nn.Module) -> str | None:
     """Why a session can't read a layer from packed weights; None if it can."""
-    if not isinstance(layer, (CompressedRecurrent, *TWINS)):
+    if not isinstance(layer, tuple(TWINS)):
         return f"only LSTMs, GRUs and cells have packed weights, got {type(layer).__name__}"
     if getattr(layer, "bidirectional", False):
         return "its second direction begins at the end of the sequence"

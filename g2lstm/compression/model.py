@@ -25,6 +25,7 @@ from g2lstm.compression.spec import GROUPS, Given, Operations, Spec, encode
 from g2lstm.compression.targets import CONVOLUTIONS, Targets, find_targets, is_dense
 from g2lstm.errors import G2Error
 from g2lstm.nn.convert import Model, replace_all
+from g2lstm.nn.names import called
 
 _ERRORS = {True: 0.2, False: 0.5}  # beyond which `compress` warns, in recurrent layers of torch's own and elsewhere
 
@@ -58,12 +59,12 @@ def compress(model: Model, spec: Given) -> Model:
     if not any(map(is_dense, model.modules())):
         raise G2Error(
             f"found no recurrent layer (LSTM, GRU or a cell of them) inside {type(model).__name__}; "
-            "compress is about models that have one"
+            "compress needs a model that has one"
         )
     found = find_targets(model)
     chosen, in_vain = choose(model, found, wanted)
     for one in in_vain:
-        warnings.warn(f"compress leaves {one.name or 'the model itself'} alone: {one.reason}", stacklevel=2)
+        warnings.warn(f"compress leaves {called(one.name)} alone: {one.reason}", stacklevel=2)
     encodings = _encode(found, chosen)
     if not encodings:
         present = sorted({target.group for target in found.matrices.values()}, key=GROUPS.index)
@@ -73,7 +74,7 @@ def compress(model: Model, spec: Given) -> Model:
         )
     if lossy := _lossy(found, encodings):
         warnings.warn(
-            f"compression changes these matrices much: {', '.join(lossy)}; check the model's output, or give them a "
+            f"compression changes these matrices a lot: {', '.join(lossy)}; check the model's output, or give them a "
             "finer encoding such as int8",
             stacklevel=2,
         )
@@ -201,7 +202,7 @@ def _lossy(found: Targets, encodings: Mapping[str, Encoding]) -> list[str]:
 def copied(model: Model, memo: dict[int, Any]) -> Model:
     """A deep copy; `memo` maps the ids of what is not copied to what the copy has instead.
 
-    Tensors with a history, such as a state that a model keeps from its last step, lose it in the copy.
+    Tensors with a history, such as a state kept from the last step, lose it in the copy.
     """
     held = [value for module in model.modules() for value in vars(module).values()]
     seen: set[int] = set()
@@ -236,7 +237,7 @@ def refuse_scripted(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise G2Error(
-                f"{name or 'the model itself'} is scripted (torch.jit), so none of its layers can be replaced; "
+                f"{called(name)} is scripted (torch.jit), so none of its layers can be replaced; "
                 "pass the model from which it was scripted"
             )
 
@@ -244,6 +245,4 @@ def refuse_scripted(model: nn.Module) -> None:
 def _refuse_compressed(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, CompressedRecurrent | EncodedMatrix | Compressed):
-            raise G2Error(
-                f"{name or 'the model itself'} is compressed already; compress the model that it was made from"
-            )
+            raise G2Error(f"{called(name)} is compressed already; compress the model that it was made from")

@@ -111,7 +111,7 @@ class EncodedMatrix(nn.Module):
         header = state_dict.get(f"{prefix}header")
         if header is None:
             raise G2Error(
-                f"this state_dict has no packed {name}, so it is not of a model that was compressed like this one; "
+                f"this state_dict has no packed {name}, so it does not come from a model compressed like this one; "
                 "load it into the model before g2lstm.compress"
             )
         try:

@@ -27,8 +27,7 @@ LETTERS_OF = {LSTM.name: LETTERS, GRU.name: "rzn"}
 class CompressedRecurrent(Gated):
     """A recurrent layer with encoded weights, used in evaluation like the one that it replaces.
 
-    It computes in the same way whatever the size of the batch. To read one sequence step by step from packed weights,
-    use `g2lstm.stream`.
+    To read one sequence step by step from packed weights, use `g2lstm.stream`.
 
     Biases and projections are parameters without gradients. Training mode is for looking at sampled gates under
     `torch.no_grad()`. There is no DropConnect.
@@ -69,12 +68,14 @@ class CompressedRecurrent(Gated):
         return [matrix.encoding for matrix in self._matrices(name)]
 
     def flatten_parameters(self) -> None:
-        """Does nothing: the weights are no parameters."""
+        """Does nothing: the weights are not parameters."""
 
     def to_dense(self) -> Any:
         """A layer of torch's own with the same output in evaluation."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # about dropout with one layer: it came with the first one
+            warnings.simplefilter(
+                "ignore", UserWarning
+            )  # about dropout with one layer: it came when the first one was made
             layer = self._twin(**self._shape, device="meta")
         layer.set_options(**self.options())
         for names in self._names:

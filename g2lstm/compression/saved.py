@@ -29,8 +29,8 @@ def save(model: nn.Module, path: str | Path) -> None:
             "safetensors.torch.save_model"
         )
     others = _plain_tensors(model)
-    if broken := [name for name, tensor in others.items() if not tensor.isfinite().all()]:
-        raise G2Error(f"{broken[0]} holds NaN or infinity, so the model can't be saved; replace those values first")
+    if broken := [name for name, tensor in others.items() if not (tensor.numel() and tensor.isfinite().all())]:
+        raise G2Error(f"{broken[0]} is empty or holds NaN or infinity, so the model can't be saved; change it first")
     content = storage.save(matrices, others, Spec(), {})
     with write_atomically(Path(path)) as file:
         file.write(content)
@@ -70,9 +70,9 @@ def load_into(model: Model, path: str | Path) -> Model:
 class HubMixin:
     """Lets `save_pretrained`, `push_to_hub` and `from_pretrained` of huggingface_hub take compressed models too.
 
-    It stands before huggingface_hub's mixin, which does all the rest. A folder then holds model.safetensors as `save`
-    writes it, and `from_pretrained` returns the compressed model; models that are not compressed go in and out as ever.
-    A `PreTrainedModel` of transformers reads its files in another way: use `save` and `load_into` with it.
+    Put it before huggingface_hub's mixin, which does the rest. A folder then holds model.safetensors as `save` writes
+    it, and `from_pretrained` returns the compressed model. Other models are saved and loaded as usual. A
+    `PreTrainedModel` of transformers reads its files in another way: use `save` and `load_into` with it.
 
     Examples:
         >>> class Tagger(nn.Module, g2lstm.HubMixin, huggingface_hub.PyTorchModelHubMixin): ...
@@ -104,8 +104,8 @@ class HubMixin:
             bits = 8 * sum(one.stored_bytes for one in matrices.values()) / weights
             card.data.tags = sorted({*(card.data.tags or []), "g2lstm", "compressed"})
             card.text += (
-                f"\nIts {weights:,} weights in matrices are packed by g2lstm in {bits:.2f} bits each. Its class needs "
-                "`g2lstm.HubMixin` before `PyTorchModelHubMixin` to load them.\n"
+                f"\ng2lstm packed its {weights:,} matrix weights into {bits:.2f} bits per weight. To load them, its "
+                "class needs `g2lstm.HubMixin` before `PyTorchModelHubMixin`.\n"
             )
         return card
 

@@ -3,15 +3,15 @@
 Groups: gates are the input and forget gates of an LSTM, the reset and update gates of a GRU; cell is the rest of a
 recurrent layer, the output gate and the candidate; embedding, with a softmax that is tied to one; softmax, with weights
 of its own; linear, every other `torch.nn.Linear`, and convolutions where a pattern covers them; and plain, all matrices
-of torch's own recurrent layers, whose gates did not learn to bear few levels: where a spec names it, gates and cell are
-about our layers alone.
+of torch's own recurrent layers, whose gates have not learnt to tolerate few levels: where a spec names it, gates and
+cell apply to our layers alone.
 
-A spec without a group, such as "int8" or the name of a preset, is about all of them; "keep" leaves weights as they are.
-What follows `pattern:` is about the modules or parameters whose names match, up to the next pattern:
+A spec without a group, such as "int8" or the name of a preset, applies to all groups; "keep" leaves weights as they
+are. What follows `pattern:` applies to the modules or parameters whose names match, up to the next pattern:
 "gates=int4; encoder.lstm: gates=int8; cell=int8; head: keep; *.weight_ih_l0: keep". Patterns are those of `fnmatch`.
 One that matches a module covers everything inside it. The most specific one that says something about the group of a
 matrix wins: parameters before modules, then the pattern with more characters that are not wildcards, then the later
-one, and last what stands before all patterns.
+one, and finally what comes before all patterns.
 """
 
 import math

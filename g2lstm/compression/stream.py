@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from g2lstm.compression import kernel
-from g2lstm.compression.causal import ModelSession, is_cell
+from g2lstm.compression.causal import ModelSession
 from g2lstm.compression.encodings import Dense, Encoding
 from g2lstm.compression.kernel import open_session
 from g2lstm.compression.layers import session_layers, why_no_session
@@ -145,7 +145,7 @@ def stream(
         is_plain = batch == 1 and time_axis == "auto"
         if is_plain and isinstance(model, Streamable):
             return _stream_tokens(model, threads)
-        if is_plain and not is_cell(model) and why_no_session(model) is None:
+        if is_plain and not isinstance(model, nn.RNNCellBase) and why_no_session(model) is None:
             return open_session(*session_layers(model), threads)
         if time_axis == "auto" and isinstance(model, Streamable):
             return ModelSession(_FromParts(model.stream_parts()), batch, threads)

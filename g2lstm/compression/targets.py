@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from g2lstm.compression.modules import CompressedEmbedding
 from g2lstm.compression.recurrent import LETTERS_OF, CompressedRecurrent
-from g2lstm.nn.gate import GRU, LSTM
 from g2lstm.nn.gated import Gated
-from g2lstm.nn.survey import TWINS, parameter_names, why_not
+from g2lstm.nn.names import called
+from g2lstm.nn.survey import TWINS, kind_of, parameter_names, why_not
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -154,8 +154,7 @@ def _weights(layer: nn.Module) -> list[str]:
 
 def _facts(layer: nn.Module) -> tuple[str, bool]:
     """The letters of a recurrent layer's gates, and whether it is torch's own."""
-    kind = GRU if isinstance(layer, nn.GRU | nn.GRUCell) else LSTM
-    return LETTERS_OF[kind.name], not isinstance(layer, Gated)
+    return LETTERS_OF[kind_of(layer).name], not isinstance(layer, Gated)
 
 
 def _table_groups(model: nn.Module, uses: dict[nn.Parameter, list[Use]]) -> dict[nn.Parameter, str]:
@@ -190,4 +189,4 @@ def _why_no_table(use: Use) -> str | None:
 
 
 def _shared(use: Use) -> str:
-    return f"its weights are also {use.attribute!r} of {use.name or 'the model itself'}"
+    return f"its weights are also {use.attribute!r} of {called(use.name)}"

@@ -20,26 +20,20 @@ from g2lstm.compression.layers import LayerWeights, Weight, layer_weights
 from g2lstm.compression.modules import EncodedMatrix
 from g2lstm.errors import G2Error
 from g2lstm.export.weights import Matrix, Notes
+from g2lstm.nn.gate import LSTM
 from g2lstm.nn.gated import Gated
-from g2lstm.nn.gru import GatedGRU
-from g2lstm.nn.lstm import GatedLSTM
-from g2lstm.nn.survey import why_not
+from g2lstm.nn.survey import kind_of, why_not
 
-Layer = nn.LSTM | nn.GRU | GatedLSTM | GatedGRU
+Layer = nn.LSTM | nn.GRU
 State = tuple[Tensor, ...]  # h (1, B, R), and for an LSTM c (1, B, H)
 _ORDERS = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)}  # ONNX orders the gates i, o, f, c and z, r, h
 _STAND_IN = "onnx"  # its name in the module whose place it takes
 
 
-def kind_of(layer: nn.Module) -> str:
-    """The name of ONNX's operator for a layer."""
-    return layer.kind.name if isinstance(layer, Gated) else "LSTM" if isinstance(layer, nn.LSTM) else "GRU"
-
-
 def state_widths(layer: Any) -> dict[str, int]:
     """The width of each state: h, and for an LSTM c."""
     h, c = getattr(layer, "proj_size", 0) or layer.hidden_size, layer.hidden_size
-    return {"h": h, "c": c} if kind_of(layer) == "LSTM" else {"h": h}
+    return {"h": h, "c": c} if kind_of(layer) is LSTM else {"h": h}
 
 
 @contextmanager
@@ -124,7 +118,11 @@ class _StandIn(nn.Module):
         self.sizes, self.input_size = notes.sizes, layer.input_size
         if (why := why_not(layer)) is not None:
             raise G2Error(f"can't export {name or 'this layer'}: {why}")
-        self.kind, self.batch_first, self.widths = kind_of(layer), layer.batch_first, list(state_widths(layer).values())
+        self.kind, self.batch_first, self.widths = (
+            kind_of(layer).name,
+            layer.batch_first,
+            list(state_widths(layer).values()),
+        )
         self.directions = 2 if layer.bidirectional else 1
         weights = list(layer_weights(layer, _prefix(name)))
         groups = [weights[k : k + self.directions] for k in range(0, len(weights), self.directions)]

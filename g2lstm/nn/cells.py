@@ -3,7 +3,7 @@
 A cell is a layer whose sequences have one step: noise and DropConnect are drawn anew at each call.
 """
 
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,20 @@ class _Cell(GatedCell, WithParameters):
         super().__init__(input_size, hidden_size, bias, device, dtype)
         self.set_options(**options)
 
+    def to_cell(self) -> Any:
+        """Torch's cell with the same output in evaluation; its weights are copies."""
+        from g2lstm.nn.convert import to_torch
+        from g2lstm.nn.survey import twin_of
+
+        return to_torch(self, twin_of(self))
+
+    @classmethod
+    def from_cell(cls, cell: nn.RNNCellBase, **options: Unpack[GateOptions]) -> Self:
+        """A cell with the same output in evaluation as torch's `cell`; its weights are copies."""
+        from g2lstm.nn.convert import from_torch
+
+        return from_torch(cell, cls, **options)
+
     @property
     def _all_weights(self) -> list[list[str]]:  # type: ignore[override]
         return [["weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if self.bias else [])]]
@@ -77,19 +91,6 @@ class G2LSTMCell(_Cell, nn.LSTMCell):
 
     kind = LSTM
 
-    def to_cell(self) -> nn.LSTMCell:
-        """A `torch.nn.LSTMCell` with the same output in evaluation; its weights are copies."""
-        from g2lstm.nn.convert import to_torch
-
-        return to_torch(self, nn.LSTMCell)
-
-    @classmethod
-    def from_cell(cls, cell: nn.LSTMCell, **options: Unpack[GateOptions]) -> "G2LSTMCell":
-        """A `G2LSTMCell` with the same output in evaluation as `cell`; its weights are copies."""
-        from g2lstm.nn.convert import from_torch
-
-        return from_torch(cell, cls, **options)
-
 
 class G2GRUCell(_Cell, nn.GRUCell):
     """One step of a `G2GRU`; parameters, inputs and outputs are those of `torch.nn.GRUCell`.
@@ -104,19 +105,6 @@ class G2GRUCell(_Cell, nn.GRUCell):
     """
 
     kind = GRU
-
-    def to_cell(self) -> nn.GRUCell:
-        """A `torch.nn.GRUCell` with the same output in evaluation; its weights are copies."""
-        from g2lstm.nn.convert import to_torch
-
-        return to_torch(self, nn.GRUCell)
-
-    @classmethod
-    def from_cell(cls, cell: nn.GRUCell, **options: Unpack[GateOptions]) -> "G2GRUCell":
-        """A `G2GRUCell` with the same output in evaluation as `cell`; its weights are copies."""
-        from g2lstm.nn.convert import from_torch
-
-        return from_torch(cell, cls, **options)
 
 
 torch.serialization.add_safe_globals([G2LSTMCell, G2GRUCell])

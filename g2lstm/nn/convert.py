@@ -1,4 +1,4 @@
-"""Converts between torch's recurrent layers and ours, one or all in a model; the output in evaluation stays."""
+"""Converts between torch's recurrent layers and ours, one or all in a model; outputs in evaluation stay the same."""
 
 import dataclasses
 import warnings
@@ -216,7 +216,7 @@ def freeze_(model: Model) -> Model:
         if not isinstance(module, WithParameters):
             raise G2Error(
                 f"{called(name)} is a {type(module).__name__}, which has no parameters that a layer of torch's could "
-                "go on with; its to_dense() makes new ones, or freeze the model that it was made from"
+                "take over; its to_dense() makes new ones, or freeze the model that it was made from"
             )
         if (why := why_not(module)) is not None:
             warnings.warn(f"freeze_ leaves {called(name)} alone: {why}", stacklevel=2)
@@ -302,7 +302,7 @@ def _refuse_tied_elsewhere(model: nn.Module, replaced: set[nn.Module], rules: li
         for name, parameter in module._parameters.items():
             if parameter is not None and not rule_of.get(parameter, GateRule()).is_plain:
                 raise G2Error(
-                    f"the weights of an LSTM are also {called(module_name)}'s {name}, and a temperature in evaluation "
+                    f"the weights of a layer are also {called(module_name)}'s {name}, and a temperature in evaluation "
                     "would scale them there too; untie them first, or use a method and eval_gate without one"
                 )
 

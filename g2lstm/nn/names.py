@@ -13,9 +13,9 @@ def called(name: str) -> str:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a pattern, with `*` and `?`, is about a name or about something that contains it.
+    """Whether a pattern, with `*` and `?`, matches a name or a module that contains it.
 
-    "encoder" and "enc*" are about "encoder" and "encoder.lstm"; "*.lstm" is about "encoder.lstm".
+    "encoder" and "enc*" match "encoder" and "encoder.lstm"; "*.lstm" matches "encoder.lstm".
     """
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[:count]), pattern) for count in range(1, len(parts) + 1))
@@ -31,8 +31,8 @@ def check_patterns(patterns: Iterable[str], names: Iterable[str], what: str) -> 
 
     Args:
         patterns: to check.
-        names: that there are.
-        what: these names are of, in the plural, such as "recurrent layers".
+        names: those that exist.
+        what: what has these names, in the plural, such as "recurrent layers".
     """
     names = list(names)
     for pattern in patterns:

@@ -1,4 +1,4 @@
-"""The LSTMs inside a model: finds them, evaluates with them in one of three ways, and records their gates."""
+"""The layers with our gates inside a model: finds them, sets how they evaluate, and records their gates."""
 
 import math
 import sys
@@ -43,7 +43,7 @@ def evaluating(model: nn.Module, eval_gate: str | None = None) -> Iterator[None]
     """Puts the model into evaluation mode with these gates, and restores both at the end.
 
     Args:
-        model: with or without `G2LSTM` layers.
+        model: with or without layers of ours.
         eval_gate: "soft", "tempered" or "hard"; None to leave them as they are.
     """
     layers = gated(model)
@@ -62,9 +62,9 @@ def evaluating(model: nn.Module, eval_gate: str | None = None) -> Iterator[None]
 
 
 class GateRecord(Mapping[str, list[Gates]]):
-    """The gates of each LSTM inside a model, by its name there: one `Gates` per forward call, in order.
+    """The gates of each recurrent layer inside a model, by its name there: one `Gates` per forward call, in order.
 
-    A model that is itself an LSTM has the name "".
+    A model that is itself such a layer has the name "".
     """
 
     def __init__(self, names: list[str]) -> None:

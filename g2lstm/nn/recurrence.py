@@ -1,7 +1,7 @@
 """The recurrence of one layer in one direction: by the compiled kernel, or in torch operations without it.
 
 All tensors are contiguous, on the CPU, of one dtype. Step s has rows[s] sequences, from row offset[s] on. What is kept
-of a gate is its value; of a binary one it is sigmoid(a / tau) with the sign of a, which tells the gradient too.
+of a gate is its value; of a binary gate, sigmoid(a / tau) with the sign of a, which gives both value and gradient.
 """
 
 from collections.abc import Mapping

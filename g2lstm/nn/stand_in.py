@@ -12,8 +12,8 @@ class StandIn(nn.Module):
     """A module that `isinstance` takes for one of another class, without being derived from it.
 
     Dynamo breaks its graph at every `torch.nn.LSTM` and `torch.nn.GRU`: the module that wraps objects for it asks
-    `isinstance`, which looks at `__class__` where the type itself doesn't settle the matter. So that one module is told
-    the type, and everybody else a class that also derives from torch's.
+    `isinstance`, which looks at `__class__` where the type alone doesn't settle the matter. So that one module sees the
+    type, and everyone else a class that also derives from torch's.
     """
 
     stands_for: type[nn.Module]

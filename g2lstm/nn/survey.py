@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from g2lstm.nn.cells import G2GRUCell, G2LSTMCell
+from g2lstm.nn.gate import GRU, LSTM, Kind
 from g2lstm.nn.gated import Gated, WithParameters
 from g2lstm.nn.gru import G2GRU
 from g2lstm.nn.lstm import G2LSTM
@@ -86,6 +87,11 @@ def is_recurrent(module: nn.Module) -> bool:
         return True
     # Quantised layers have bases of their own.
     return any(base.__name__ in ("RNNBase", "RNNCellBase") for base in type(module).__mro__)
+
+
+def kind_of(layer: nn.Module) -> Kind:
+    """LSTM or GRU, of a layer or cell, torch's or ours."""
+    return GRU if isinstance(layer, nn.GRU | nn.GRUCell) else LSTM
 
 
 def twin_of(layer: WithParameters) -> type[nn.Module]:

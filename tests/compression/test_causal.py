@@ -279,7 +279,7 @@ class Twice(nn.Module):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("twice", "lstm is called more than once in a step, so it is not clear which state it has"),
+        ("twice", "lstm is called more than once in a step, so it has no single state to keep"),
         ("long", r"lstm gets 2 steps at once, input \(1, 2, 3\); streams take one"),
         ("packed", "lstm gets a PackedSequence, which has no single step"),
         ("text", "the model's forward must return tensors, got str"),

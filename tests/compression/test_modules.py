@@ -151,7 +151,7 @@ def test_a_foreign_state_dict_is_refused(strict):
     with pytest.raises(G2Error, match=r"this state_dict has weight as .*grid.*, and the model has .*int8"):
         one.load_state_dict(other.state_dict(), strict=strict)
     with pytest.raises(
-        G2Error, match="this state_dict has no packed weight, so it is not of a model that was compressed"
+        G2Error, match="this state_dict has no packed weight, so it does not come from a model compressed"
     ):
         one.load_state_dict(nn.Linear(COLUMNS, ROWS).state_dict(), strict=strict)
     grid = other.encoded.encoding
