@@ -29,8 +29,8 @@ def save(model: nn.Module, path: str | Path) -> None:
             "safetensors.torch.save_model"
         )
     others = _plain_tensors(model)
-    if broken := [name for name, tensor in others.items() if not (tensor.numel() and tensor.isfinite().all())]:
-        raise G2Error(f"{broken[0]} is empty or holds NaN or infinity, so the model can't be saved; change it first")
+    if broken := [name for name, tensor in others.items() if not tensor.isfinite().all()]:
+        raise G2Error(f"{broken[0]} holds NaN or infinity, so the model can't be saved; replace those values first")
     content = storage.save(matrices, others, Spec(), {})
     with write_atomically(Path(path)) as file:
         file.write(content)

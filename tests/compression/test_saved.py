@@ -172,10 +172,9 @@ def test_what_is_not_compressed_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("values", [torch.tensor([1.0, torch.nan]), torch.empty(0)], ids=["NaN", "empty"])
-def test_values_that_could_not_be_loaded_are_not_saved(small, values, tmp_path):
-    small.register_buffer("history", values)
-    with pytest.raises(G2Error, match="history is empty or holds NaN or infinity"):
+def test_values_that_are_not_finite_are_not_saved(small, tmp_path):
+    small.register_buffer("history", torch.tensor([1.0, torch.nan]))
+    with pytest.raises(G2Error, match="history holds NaN or infinity"):
         save(small, tmp_path / "small.safetensors")
     assert list(tmp_path.iterdir()) == []
 

@@ -115,11 +115,11 @@ def test_a_hard_gate_is_open_at_zero(tmp_path):
     ("spec", "layer"),
     [
         ("low rank", {"method": "sharpened"}),
-        ("low rank int8", {"bias": False, "batch_first": True}),
+        pytest.param("low rank int8", {"bias": False, "batch_first": True}, marks=pytest.mark.slow),
         ("int8", {"method": "sharpened", "bidirectional": True, "num_layers": 2}),
-        ("int4", {"bidirectional": True}),
+        pytest.param("int4", {"bidirectional": True}, marks=pytest.mark.slow),
         ("five levels", {"method": "sharpened", "bias": False, "batch_first": True}),
-        ("mixed", {"num_layers": 2}),
+        pytest.param("mixed", {"num_layers": 2}, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.filterwarnings("ignore:become float32")

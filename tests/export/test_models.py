@@ -15,7 +15,8 @@ from g2lstm.tasks.mt.beam import translate
 from g2lstm.tasks.mt.model import TranslationModel
 from tests.export.sessions import TOLERANCE, open_session, operators, run
 
-pytestmark = pytest.mark.filterwarnings("ignore:become float32")
+# By default, the tests of the command and of its files export one model of each task.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:become float32")]
 
 SPECS = {
     "low rank": "gates=svd:3; embedding=svd:4; softmax=svd:4",
