@@ -96,7 +96,7 @@ def _computed(part: Part, inputs: Tensors, may_refuse: bool) -> Tensors | None:
     """What the model itself computes; None if anyone's model does not take these sizes."""
     try:
         return part.compute(inputs)
-    except Exception:
+    except Exception:  # whatever a user's forward raises; the example itself must compute
         if may_refuse and isinstance(part, Call):
             return None
         raise

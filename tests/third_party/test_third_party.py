@@ -53,3 +53,7 @@ def test_a_real_model_goes_through_it_all(environment, tmp_path, name):
 @pytest.mark.parametrize("library", ["lightning", "huggingface"])
 def test_a_callback_converts_logs_and_freezes(environment, tmp_path, library):
     run(environment, "callbacks", library, str(tmp_path))
+
+
+def test_the_loop_of_word_language_model(environment, tmp_path):
+    run(environment, "loop", str(tmp_path))
