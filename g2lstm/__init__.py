@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from g2lstm.nn.gru import G2GRU
     from g2lstm.nn.lstm import G2LSTM
     from g2lstm.nn.record import GateRecord, record_gates
+    from g2lstm.nn.schedule import GateSchedule
     from g2lstm.nn.survey import survey
     from g2lstm.runs.trained import load
     from g2lstm.training.huggingface import HuggingFaceCallback
@@ -31,6 +32,7 @@ __all__ = [
     "G2GRUCell",
     "G2LSTMCell",
     "GateRecord",
+    "GateSchedule",
     "Gates",
     "HubMixin",
     "HuggingFaceCallback",
@@ -57,6 +59,7 @@ _LATER = {
     "G2LSTM": "g2lstm.nn.lstm",
     "G2LSTMCell": "g2lstm.nn.cells",
     "GateRecord": "g2lstm.nn.record",
+    "GateSchedule": "g2lstm.nn.schedule",
     "Gates": "g2lstm.nn.gate",
     "HuggingFaceCallback": "g2lstm.training.huggingface",
     "LightningCallback": "g2lstm.training.lightning",

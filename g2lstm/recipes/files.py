@@ -28,7 +28,7 @@ _KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){0,9}")
 _DISCARDS = {
     "data.name": ["data.path"],
     "data.path": ["data.name"],
-    "model.method": ["model.tau"],
+    "model.method": ["model.tau", "model.eval_gate", "train.gates"],
     "train.batch_size": ["train.batch_tokens"],
     "train.batch_tokens": ["train.batch_size"],
 }
@@ -114,8 +114,8 @@ def apply_overrides(tables: dict[str, Any], overrides: Sequence[str]) -> list[st
     """Sets keys in `tables`, in place, from texts such as `model.tau=0.5`, and returns what is wrong with them.
 
     If a key made sense only with the old value of another, it is dropped unless it is set too: `data.path` and
-    `data.name`, and `train.batch_size` and `train.batch_tokens`, exclude each other; `model.tau` belongs to
-    `model.method`, and an optimiser's settings to `train.optimizer.name`.
+    `data.name`, and `train.batch_size` and `train.batch_tokens`, exclude each other; `model.tau`, `model.eval_gate` and
+    `train.gates` belong to `model.method`, and an optimiser's settings to `train.optimizer.name`.
     """
     problems = []
     settings: dict[str, Any] = {}

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from g2lstm.nn.lstm import DEFAULT_TAU
 from g2lstm.text.datasets import SPLITS, data_set, fetch, own_folder
@@ -18,6 +18,8 @@ Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 DropProbability = Annotated[float, Field(ge=0, lt=1)]
+
+BINARY_START = 0.5
 
 _NEEDS = {
     "lm": "this data set is for translation; language modelling needs plain text, such as ptb",
@@ -146,6 +148,14 @@ class AdaDelta(Section):
     weight_decay: NonNegative = 0.0  # added to the gradient
 
 
+class GateCourse(Section):
+    """Gates that change while training: plain at first, then those of the section `model`."""
+
+    start: DropProbability = BINARY_START  # the share of the training after which `model.method` begins
+    noise_rate: Share | None = None  # at that moment; it goes in a straight line to `model.noise_rate` at the end
+    tau: Positive | None = None  # at that moment; it goes in a straight line to `model.tau`
+
+
 class TrainSection(Section):
     """How to train, whatever the task."""
 
@@ -159,6 +169,8 @@ class TrainSection(Section):
     checkpoint_minutes: Positive = 10.0  # how often to save the state between validations
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # fp16 only on a GPU, with a scaled loss
     finetune_from: FolderName | None = None  # a run directory whose weights training starts from
+    # With the method "binary" this has its defaults unless given; others have their method from the first update on.
+    gates: GateCourse | None = None
 
     @field_validator("optimizer", mode="before")
     @classmethod
@@ -192,3 +204,22 @@ class Recipe(Section):
     data: DataSection
     model: ModelSection
     train: TrainSection
+
+    @model_validator(mode="before")
+    @classmethod
+    def _begin_plain(cls, tables: Any) -> Any:
+        """Binary gates need a course."""
+        match tables:
+            case {"model": {"method": "binary"}, "train": {"gates": _}}:
+                pass
+            case {"model": {"method": "binary"}, "train": dict(train)}:
+                return {**tables, "train": {**train, "gates": {}}}
+        return tables
+
+    @field_validator("train", check_fields=False)
+    @classmethod
+    def _has_gates_to_change(cls, train: TrainSection, others: ValidationInfo) -> TrainSection:
+        model = others.data.get("model")
+        if train.gates is not None and model is not None and model.method == "sigmoid":
+            raise ValueError('train.gates changes nothing if model.method is "sigmoid"; remove it, or choose "binary"')
+        return train

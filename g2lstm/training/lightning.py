@@ -7,6 +7,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from g2lstm.nn.convert import convert_, freeze_
 from g2lstm.nn.record import GateRecord, record_gates
+from g2lstm.nn.schedule import GateSchedule
 
 
 class LightningCallback(Callback):  # type: ignore[misc]  # of a library that is not always there
@@ -16,14 +17,20 @@ class LightningCallback(Callback):  # type: ignore[misc]  # of a library that is
         every: training batches between two measurements of the gates, logged as "gates/saturation": the share of
             sampled gates below 0.1 or above 0.9. None for no measurements.
         freeze: whether to turn the layers back into torch's own when training ends.
+        schedule: gates that change over the course of training.
         **options: arguments of `g2lstm.convert_`.
 
     Examples:
         >>> trainer = lightning.Trainer(callbacks=[g2lstm.LightningCallback(noise_rate=0.2)])
+        >>> binary = g2lstm.LightningCallback(schedule=g2lstm.GateSchedule("binary"), freeze=False)
     """
 
-    def __init__(self, *, every: int | None = 50, freeze: bool = True, **options: Any) -> None:
-        self.every, self.freeze, self.options = every, freeze, options
+    def __init__(
+        self, *, every: int | None = 50, freeze: bool = True, schedule: GateSchedule | None = None, **options: Any
+    ) -> None:
+        if schedule is not None:
+            schedule.check_frozen(freeze)
+        self.every, self.freeze, self.schedule, self.options = every, freeze, schedule, options
         self._block = ExitStack()
         self._record: GateRecord | None = None
 
@@ -33,7 +40,9 @@ class LightningCallback(Callback):  # type: ignore[misc]  # of a library that is
             convert_(pl_module, **self.options)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Begins a measurement when one is due."""
+        """Sets the gates, and begins a measurement when one is due."""
+        if self.schedule is not None:
+            self.schedule.apply_(pl_module, min(trainer.global_step / trainer.estimated_stepping_batches, 1.0))
         if self.every is not None and batch_idx % self.every == 0:
             self._record = self._block.enter_context(record_gates(pl_module))
 

@@ -10,7 +10,8 @@ import torch
 from accelerate import Accelerator
 
 from g2lstm.errors import G2Error
-from g2lstm.recipes.sections import NtAsgd, TrainSection
+from g2lstm.nn.schedule import GateSchedule
+from g2lstm.recipes.sections import ModelSection, NtAsgd, TrainSection
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.task import Learner, Validation
 from g2lstm.training.checkpoint import latest_checkpoint, not_finite, save_checkpoint, write_state
@@ -33,6 +34,8 @@ class Trainer:
         self.progress = TrainingProgress(epochs=None if settings.minutes else settings.epochs)
         optimizer, self.averaging = build_optimizer(settings.optimizer, list(learner.model.parameters()))
         self.module, self.optimizer = accelerator.prepare(learner.module, optimizer)
+        self.schedule = gate_schedule(learner.recipe.model, settings)
+        self._is_plain = False
 
     # ------------------------------------------------------------------------------------------------ the loop
 
@@ -41,6 +44,7 @@ class Trainer:
         is_main = self.accelerator.is_main_process
         if is_main:
             _ = self.run.recipe_hash  # reads recipe.toml now rather than later, when someone may have edited it
+        self._set_gates()
         if resume:
             self._restore()
         if self.progress.finished:
@@ -73,6 +77,7 @@ class Trainer:
 
     def _update(self, batch: Any) -> None:
         self.learner.model.train()
+        self._set_gates()
         rate = learning_rate(self.settings, self._share()) * self.learner.rate_scale(batch)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -137,7 +142,7 @@ class Trainer:
         """Evaluates, keeps the weights if they are the best yet, and says whether NT-ASGD's trigger fired."""
         start, was_averaging = time.monotonic(), self.averaging.is_averaging
         validation, is_best = self._evaluate()
-        has_fired = self.progress.step > 0 and self.averaging.check(validation.criterion)
+        has_fired = self.progress.step > 0 and not self._is_plain and self.averaging.check(validation.criterion)
         if has_fired and not was_averaging:
             self.observer.on_message("validation has stopped improving: averaging the weights from here on")
         (self.progress.validation_seconds,) = of_first(self.accelerator, time.monotonic() - start)
@@ -156,11 +161,11 @@ class Trainer:
             if not math.isfinite(loss):
                 raise self._diverged(f"the validation loss became {loss}")
             validation = validation._replace(loss=loss, criterion=criterion)
-            if not progress.is_improved_by(criterion, loss):
-                progress.stale += 1
+            if not progress.is_improved_by(criterion, loss, is_plain=self._is_plain):
+                progress.stale += not self._is_plain  # patience is for the recipe's own gates
                 return validation, False
             progress.best, progress.best_loss, progress.stale = criterion, loss, 0
-            progress.best_scores = dict(validation.scores)
+            progress.best_scores, progress.best_is_plain = dict(validation.scores), self._is_plain
             weights = self.learner.model.state_dict()
             self._check_finite(weights)
             if self.accelerator.is_main_process:
@@ -174,6 +179,13 @@ class Trainer:
 
     def _share(self) -> float:
         return self.progress.share(self.settings, self.learner.epoch_progress)
+
+    def _set_gates(self) -> None:
+        if self.schedule is not None:
+            was_plain = self._is_plain
+            self._is_plain = not self.schedule.apply_(self.learner.model, self._share())
+            if was_plain and not self._is_plain:
+                self.observer.on_message(f"{self.schedule.method} gates from here on, step {self.progress.step}")
 
     def _fit_epochs(self) -> None:
         if self.progress.fit_epochs(self.settings, self.learner.epoch_progress):
@@ -230,6 +242,7 @@ class Trainer:
             self.accelerator.scaler.load_state_dict(state["scaler"])
         saved, device, rank = state["processes"], self.accelerator.device, self.accelerator.process_index
         self.learner.load_state_dict([one["task"] for one in saved])
+        self._set_gates()
         if len(saved) != (now := self.accelerator.num_processes):
             torch.manual_seed(noise_seed(self.settings.seed, rank, self.progress.step))
             self.observer.on_message(f"{len(saved)} process(es) before, {now} now: noise and dropout start new streams")
@@ -304,3 +317,20 @@ class Trainer:
     def _last_good(self) -> str:
         checkpoints = sorted(self.run.checkpoints.glob("step-*.json"))
         return f"the last good state is {checkpoints[-1]}" if checkpoints else "there is no checkpoint yet"
+
+
+def gate_schedule(model: ModelSection, settings: TrainSection) -> GateSchedule | None:
+    """The course of the gates that a recipe describes; the values of its section `model` are the last ones."""
+    course = settings.gates
+    if course is None:
+        return None
+    assert model.tau is not None
+    first_rate = model.noise_rate if course.noise_rate is None else course.noise_rate
+    first_tau = model.tau if course.tau is None else course.tau
+    return GateSchedule(
+        model.method,
+        start=course.start,
+        noise_rate=(first_rate, model.noise_rate),
+        tau=(first_tau, model.tau),
+        eval_gate=model.eval_gate,
+    )

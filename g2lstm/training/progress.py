@@ -34,15 +34,20 @@ class TrainingProgress(BaseModel):
     best: float | None = None  # lowest validation criterion; None before the first validation
     best_loss: float | None = None  # lowest loss among validations with that criterion
     best_scores: dict[str, float] = {}  # of that validation
+    best_is_plain: bool = False  # whether it was before the recipe's gates began
     stale: Count = 0  # validations since then
     skipped: Count = 0  # updates skipped because the loss or the gradient was not finite
     skipped_in_a_row: Count = 0
     finished: bool = False
 
-    def is_improved_by(self, criterion: float, loss: float) -> bool:
-        """Whether this validation beats the best one so far: by its criterion, then by its loss."""
+    def is_improved_by(self, criterion: float, loss: float, *, is_plain: bool = False) -> bool:
+        """Whether this validation beats the best one so far: by its criterion, then by its loss.
+
+        A model with the recipe's gates beats every one with plain gates, which is another function.
+        """
         loss_before = math.inf if self.best_loss is None else self.best_loss
-        return self.best is None or (criterion, loss) < (self.best, loss_before)
+        is_first = self.best is None or (self.best_is_plain and not is_plain)
+        return is_first or (criterion, loss) < (self.best, loss_before)
 
     def share(self, settings: TrainSection, epoch_progress: float) -> float:
         """How much of the training is done, in [0, 1], once this share of the current epoch is."""

@@ -13,7 +13,7 @@ from g2lstm.nn.checks import METHODS
 from g2lstm.nn.gate import EVAL_GATES, LSTM
 from g2lstm.recipes.files import apply_overrides, parse_value, recipe_hash, recipe_to_toml, shipped_recipes
 from g2lstm.recipes.problems import dotted_keys
-from g2lstm.recipes.sections import AdaDelta, AdamW, GateSection, NtAsgd
+from g2lstm.recipes.sections import AdaDelta, AdamW, GateCourse, GateSection, NtAsgd
 from g2lstm.tasks.mt.recipe import MtRecipe
 from g2lstm.tasks.recipes import load_recipe, parse_recipe
 from g2lstm.text import datasets
@@ -131,7 +131,7 @@ def test_a_recipe_written_out_is_the_same_recipe(name: str, tmp_path: Path) -> N
     optional |= {"train.patience", "train.batch_size", "train.batch_tokens", "model.decoder_layers"}
     written = tomllib.loads(recipe_to_toml(recipe))
     for key in dotted_keys(type(recipe)):
-        if key not in optional and not key.startswith("train.optimizer."):
+        if key not in optional and not key.startswith(("train.optimizer.", "train.gates")):
             found: Any = written
             for part in key.split("."):
                 found = found[part]
@@ -383,3 +383,20 @@ def test_settings_of_an_optimizer_without_a_name_are_the_default_ones(task, kind
     train = {"epochs": 1, "batch_size": 8}
     recipe = parse_recipe({"task": task, "data": data, "train": train}, ["train.optimizer.lr=3"])
     assert recipe.train.optimizer == kind(lr=3)
+
+
+def test_binary_gates_have_a_course_unless_the_recipe_says_otherwise() -> None:
+    assert load_recipe("ptb-small").train.gates is None
+    assert load_recipe("ptb-small", ["model.method=binary"]).train.gates == GateCourse()
+    assert load_recipe("ptb-small", ["model.method=binary", "train.gates.start=0"]).train.gates == GateCourse(start=0.0)
+    course = load_recipe("ptb-small", ["train.gates.start=0.25", "train.gates.tau=1.5"]).train.gates
+    assert course == GateCourse(start=0.25, tau=1.5)
+    with pytest.raises(G2Error, match=r'train.gates changes nothing if model.method is "sigmoid"'):
+        load_recipe("ptb-small", ["model.method=sigmoid", "train.gates.start=0.5"])
+
+
+def test_another_method_brings_its_own_course_and_evaluation(tmp_path: Path) -> None:
+    path = tmp_path / "binary.toml"
+    path.write_text(recipe_to_toml(load_recipe("ptb-small", ["model.method=binary"])), encoding="utf-8")
+    plain = load_recipe(path, ["model.method=sigmoid"])
+    assert (plain.train.gates, plain.model.eval_gate, plain.model.tau) == (None, "soft", 1.0)

@@ -39,10 +39,11 @@ def lightning(folder: Path) -> None:
         def __init__(self) -> None:
             super().__init__()
             self.model = Counter()
-            self.kinds = []
+            self.kinds, self.methods = [], []
 
         def training_step(self, batch, _index):
             self.kinds.append(type(self.model.lstm).__name__)
+            self.methods.append(getattr(self.model.lstm, "method", ""))
             return self.model(**batch)["loss"]
 
         def configure_optimizers(self):
@@ -59,6 +60,13 @@ def lightning(folder: Path) -> None:
     assert type(module.model.lstm) is nn.LSTM
     assert 0 <= trainer.callback_metrics["gates/saturation"] <= 1
     assert "gates/saturation" in (Path(logger.log_dir) / "metrics.csv").read_text()
+
+    module, quiet = Module(), {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    binary = g2lstm.LightningCallback(schedule=g2lstm.GateSchedule("binary", start=0.25), freeze=False)
+    trainer = Trainer(max_epochs=2, callbacks=[binary], accelerator="cpu", enable_model_summary=False, **quiet)
+    trainer.fit(module, torch.utils.data.DataLoader(Marks(), batch_size=16))
+    assert module.methods == ["sigmoid"] * 3 + ["binary"] * 5
+    assert module.model.lstm.eval_gate == "hard"
 
 
 def huggingface(folder: Path) -> None:
@@ -78,6 +86,12 @@ def huggingface(folder: Path) -> None:
     logged = [line["gates/saturation"] for line in trainer.state.log_history if "gates/saturation" in line]
     assert logged
     assert all(0 <= share <= 1 for share in logged)
+
+    model, methods = Counter(), []
+    model.register_forward_hook(lambda *_: methods.append(model.lstm.method))
+    binary = g2lstm.HuggingFaceCallback(schedule=g2lstm.GateSchedule("binary", start=0.25), freeze=False)
+    Trainer(model, arguments, train_dataset=Marks(), callbacks=[binary]).train()
+    assert methods == ["sigmoid"] * 3 + ["binary"] * 5
 
 
 if __name__ == "__main__":

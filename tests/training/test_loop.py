@@ -158,3 +158,33 @@ def test_a_text_shorter_than_the_batch(data, tmp_path):
     many = make_trainer(lm_recipe(data, batch_size=4, evaluate=200), tmp_path / "many")  # more columns than tokens
     assert many.learner.valid.predictions == trainer.learner.valid.predictions < 200
     assert math.isfinite(many.learner.validate().loss)
+
+
+def test_gates_change_over_the_course_and_the_best_weights_are_chosen_anew(data, tmp_path):
+    seen, optimizer = [], {"name": "adamw", "lr": 0.05}
+    course = {"start": 0.5, "noise_rate": 0.4, "tau": 1.0}
+    recipe = lm_recipe(data, gates=course, optimizer=optimizer, epochs=4)
+    model = recipe.model.model_copy(update={"method": "binary", "tau": 0.5, "noise_rate": 0.0, "eval_gate": "hard"})
+    trainer = make_trainer(recipe.model_copy(update={"model": model}), tmp_path / "run")
+    layers = trainer.learner.model.layers
+
+    trainer.observer.after = lambda progress: seen.append((layers[0].method, layers[0].noise_rate, layers[0].tau))
+    progress = trainer.train()
+    half = [share > 0.5 for share in trainer.observer.shares].index(True)
+    assert {method for method, _, _ in seen[:half]} == {"sigmoid"}
+    assert {method for method, _, _ in seen[half:]} == {"binary"}
+    rates, taus = [rate for _, rate, _ in seen[half:]], [tau for _, _, tau in seen[half:]]
+    assert 0.36 < rates[0] < 0.4
+    assert rates == sorted(rates, reverse=True)
+    assert (rates[-1], taus[-1]) == (0.0, 0.5)
+    assert taus == sorted(taus, reverse=True)
+    assert any("binary gates from here on" in message for message in trainer.observer.messages)
+    binary = [validation.loss for validation in trainer.observer.validations[3:]]  # the third is before the change
+    assert not progress.best_is_plain
+    assert progress.best == min(binary)
+
+
+def test_patience_waits_for_the_gates_to_begin(data, tmp_path):
+    still = {"name": "adamw", "lr": 1e-30}  # no validation improves
+    recipe = lm_recipe(data, gates={"start": 0.5}, optimizer=still, epochs=8, patience=1)
+    assert make_trainer(recipe, tmp_path / "run").train().epoch == 6
