@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from g2lstm.cli.shared import DataDir, console, table
+from g2lstm.cli.shared import DataDir, console, put, table
 
 app = typer.Typer(help="List, download and locate the named data sets.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="The name of a data set; `g2lstm data list` shows them.")]
@@ -24,7 +24,7 @@ def get(name: Name, data_dir: DataDir = None) -> None:
     """Download a data set, check it, and print its folder."""
     from g2lstm.text.datasets import fetch
 
-    print(fetch(name, data_dir))
+    put(str(fetch(name, data_dir)))
 
 
 @app.command()
@@ -32,4 +32,4 @@ def path(name: Name, data_dir: DataDir = None) -> None:
     """Print the folder of a data set, whether it has been downloaded or not."""
     from g2lstm.text.datasets import folder_of
 
-    print(folder_of(name, data_dir))
+    put(str(folder_of(name, data_dir)))

@@ -1,13 +1,12 @@
 """`g2lstm export`: a run as files for another runtime."""
 
-import sys
 import warnings
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from g2lstm.cli.shared import EvalGate, Json, Run, print_json
+from g2lstm.cli.shared import EvalGate, Json, Run, print_json, say, tell
 from g2lstm.errors import G2Error, needs
 
 
@@ -43,7 +42,7 @@ def export(
         path = out or trained.run.own("export") / "model.onnx"
         made = export_onnx(trained, path, activations=activations, eval_gate=eval_gate, force=force)
     for warning in caught:
-        print(f"g2lstm: {warning.message}", file=sys.stderr)
+        tell(f"g2lstm: {warning.message}")
     sizes = {str(file): file.stat().st_size for file in made.files}
     if as_json:
         facts = {"difference": made.difference, "tolerance": made.tolerance, "expanded": made.expanded}
@@ -51,9 +50,9 @@ def export(
         return
     width = max(map(len, sizes))
     for file, size in sizes.items():
-        print(f"{file:<{width}}  {size / 1e6:9.3f} MB")
-    print(
+        say(f"{file:<{width}}  {size / 1e6:9.3f} MB")
+    say(
         f"agrees with PyTorch: largest difference {made.difference:.1e} over several lengths and batches "
         f"({made.tolerance:.1e} is allowed)"
     )
-    print(f"run it with:\n\n{made.example}")
+    say(f"run it with:\n\n{made.example}")

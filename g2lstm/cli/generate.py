@@ -1,11 +1,10 @@
 """`g2lstm generate`: text from a language model."""
 
-import sys
 from typing import Annotated
 
 import typer
 
-from g2lstm.cli.shared import Run
+from g2lstm.cli.shared import Run, put, tell
 
 
 def generate(
@@ -34,6 +33,6 @@ def generate(
     tokenizer = trained.tokenizer
     words = dict.fromkeys(prompt.split())
     if unknown := [word for word in words if word != UNK and tokenizer.encode(word) == [tokenizer.unk_id]]:
-        print(f"g2lstm: not in the vocabulary, so read as {UNK}: {', '.join(unknown)}", file=sys.stderr)
+        tell(f"g2lstm: not in the vocabulary, so read as {UNK}: {', '.join(unknown)}")
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    print(trained.generate(prompt, tokens=tokens, allow_unknown=allow_unknown, **options))  # type: ignore[arg-type]
+    put(trained.generate(prompt, tokens=tokens, allow_unknown=allow_unknown, **options))  # type: ignore[arg-type]

@@ -24,6 +24,7 @@ from g2lstm.cli import (
     view,
 )
 from g2lstm.cli.progress import preparing_shown
+from g2lstm.cli.shared import say, tell
 from g2lstm.errors import G2Error
 from g2lstm.version import __version__
 
@@ -54,7 +55,7 @@ app.add_typer(bench.app, name="bench")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"g2lstm {__version__}")
+        say(f"g2lstm {__version__}")
         raise typer.Exit
 
 
@@ -85,7 +86,7 @@ def main() -> None:
         if "--debug" in sys.argv[1:]:
             raise
         if message := _message(error):
-            print(f"g2lstm: {message}", file=sys.stderr)
+            tell(f"g2lstm: {message}")
         sys.exit(2)
 
 

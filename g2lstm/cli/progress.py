@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from g2lstm.cli.shared import error_console, say, tell
+from g2lstm.cli.shared import error_console, safe, say, tell
 
 if TYPE_CHECKING:
     from g2lstm.lab.study.jobs import Job
@@ -26,14 +25,14 @@ def bar() -> Iterator[Callable[[str, int, int], None]]:
 
     Nothing is drawn before its first call, nor where standard error is not a terminal.
     """
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = error_console()
     progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     tasks = {}
 
     def show(what: str, done: int, total: int) -> None:
         if what not in tasks:
-            tasks[what] = progress.add_task(escape(what), total=total)
+            tasks[what] = progress.add_task(safe(what), total=total)
             progress.start()
         progress.update(tasks[what], completed=done, total=total)
 
@@ -104,7 +103,7 @@ class TrainingBar:
 
     def __init__(self, is_shown: bool = True) -> None:
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.percentage:.0f}% {task.fields[state]}"),
             TimeElapsedColumn(),
@@ -130,7 +129,7 @@ class TrainingBar:
         perplexity = f"perplexity {math.exp(min(self._smooth, 99)):,.1f}"  # another digit would say no more
         state = f"{perplexity}, {progress.tokens / max(seconds, 1e-9):,.0f} tokens/s"
         epoch = f"{self.title}epoch {progress.epoch + 1}"
-        self.bar.update(self.task, completed=share, description=escape(epoch), state=state)
+        self.bar.update(self.task, completed=share, description=safe(epoch), state=state)
         if not self.bar.console.is_terminal and progress.seconds >= self._next_line:
             self._next_line = progress.seconds + _SECONDS_BETWEEN_LINES
             self.on_message(f"{epoch}, {share:.0%}: {state}, {seconds * (1 / share - 1) / 60:.0f} minutes left")
@@ -144,7 +143,7 @@ class TrainingBar:
         self.on_message(text + (" (best)" if is_best else ""))
 
     def on_message(self, message: str) -> None:
-        """Prints it as it is."""
+        """Prints it."""
         say(message, self.bar.console)
 
 
@@ -163,7 +162,7 @@ class StudyBar(TrainingBar):
         text = f"run {number + 1} of {len(self.jobs)}, {job.run.name}"
         self.title = f"{text}, "
         self.bar.start()
-        self.bar.reset(self.task, description=escape(f"{self.title}{stage}"), state="")
+        self.bar.reset(self.task, description=safe(f"{self.title}{stage}"), state="")
         self._smooth, self._next_line = None, 0.0
         self.on_message(f"{text}: {stage}" + (f"; about {duration(left)} left in all" if left else ""))
 

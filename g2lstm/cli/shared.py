@@ -1,6 +1,10 @@
-"""What commands share: their options, and printing: results to standard output, messages to standard error."""
+"""What commands share: their options, and printing: results to standard output, messages to standard error.
+
+Names, tokens and texts may come from anyone, so nothing else in this package prints: everything passes `safe`.
+"""
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -9,8 +13,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 Json = Annotated[bool, typer.Option("--json", help="Print one machine-readable object.")]
 Run = Annotated[Path, typer.Argument(help="A run directory, made by `g2lstm train`.")]
@@ -30,6 +34,19 @@ Beam = Annotated[int | None, typer.Option(min=1, help="The number of hypotheses 
 LengthPenalty = Annotated[float | None, typer.Option(help="Divide scores by the length raised to this power.")]
 
 UNKNOWN = "-"  # stands for what was not measured
+# What a terminal obeys instead of showing it: control characters except tab and newline, line separators, marks that
+# turn the direction of the text; and halves of surrogate pairs, which can't be written at all.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def safe(text: str) -> str:
+    r"""The text with everything that a terminal would obey written out, as in JSON: \u001b."""
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _plain(text: str) -> Text:
+    """The text for rich, which would take [brackets] and :colons: in a string for markup."""
+    return Text(safe(text))
 
 
 def console() -> Console:
@@ -49,30 +66,35 @@ def _console(is_error: bool, is_terminal: bool) -> Console:
 
 
 def say(text: str, to: Console | None = None) -> None:
-    """Prints a line as it is, by default to standard output."""
-    (to or console()).print(text, highlight=False, markup=False, soft_wrap=True)
+    """Prints a line, by default to standard output."""
+    (to or console()).print(_plain(text), highlight=False, soft_wrap=True)
 
 
 def tell(text: str) -> None:
-    """Prints a message to standard error as it is."""
+    """Prints a message to standard error."""
     say(text, error_console())
 
 
-def print_json(values: Any) -> None:
+def put(text: str) -> None:
+    """Prints a line of text that a model made: to files and pipes as it is."""
+    print(safe(text) if sys.stdout.isatty() else text)
+
+
+def print_json(values: Any, *, ascii_only: bool = True) -> None:
     """Prints one object for machines."""
-    print(json.dumps(values))
+    print(safe(json.dumps(values, ensure_ascii=ascii_only)))
 
 
 def table(
     headings: Sequence[str], rows: Iterable[Sequence[str] | None], *, title: str = "", caption: str = "", left: int = 1
 ) -> Table:
     """A table of plain text; a row that is None draws a line, and columns after the first `left` hold numbers."""
-    made = Table(title=escape(title) or None, caption=escape(caption) or None, title_justify="left")
+    made = Table(title=_plain(title) or None, caption=_plain(caption) or None, title_justify="left")
     for number, heading in enumerate(headings):
-        made.add_column(escape(heading), justify="left" if number < left else "right", overflow="fold")
+        made.add_column(_plain(heading), justify="left" if number < left else "right", overflow="fold")
     for row in rows:
         if row is None:
             made.add_section()
         else:
-            made.add_row(*map(escape, row))
+            made.add_row(*map(_plain, row))
     return made

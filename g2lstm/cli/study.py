@@ -106,7 +106,7 @@ def study(
         options = [word for each in only or () for word in ("--only", each)]
         options += [word for each in overrides or () for word in ("--set", each)]
         command = shlex.join(["g2lstm", "study", name, "--scale", scale, "--seeds", str(seeds), *options])
-        print("\n\n".join([*(table.to_markdown() for table in tables), f"Command: `{command}`"]))
+        say("\n\n".join([*(table.to_markdown() for table in tables), f"Command: `{command}`"]))
     else:
         for table in tables:
             show_table(table)

@@ -1,6 +1,5 @@
 """`g2lstm translate`: translates standard input line by line."""
 
-import json
 import os
 import sys
 from functools import partial
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from g2lstm.cli.progress import bar
-from g2lstm.cli.shared import Beam, EvalGate, LengthPenalty, Run
+from g2lstm.cli.shared import Beam, EvalGate, LengthPenalty, Run, print_json, put
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
@@ -62,14 +61,14 @@ def translate(
         for number, each in enumerate(found, start=1):
             for rank, translation in enumerate(each, start=1):
                 if as_json:
-                    print(json.dumps({"line": number, "rank": rank, **_as_object(translation)}, ensure_ascii=False))
+                    print_json({"line": number, "rank": rank, **_as_object(translation)}, ascii_only=False)
                     continue
-                print(translation.text if n_best == 1 else f"{number}\t{translation.score:.4f}\t{translation.text}")
+                put(translation.text if n_best == 1 else f"{number}\t{translation.score:.4f}\t{translation.text}")
                 if attention and translation.attention is not None:
                     width = max(map(len, translation.target))
                     for token, weights in zip(translation.target, translation.attention, strict=True):
                         share, place = weights.max(dim=-1)
-                        print(f"  {token:<{width}}  {translation.source[int(place)]} ({share:.2f})")
+                        put(f"  {token:<{width}}  {translation.source[int(place)]} ({share:.2f})")
         sys.stdout.flush()
     except BrokenPipeError:  # a reader such as `head` has had enough; Python must not write again when it exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

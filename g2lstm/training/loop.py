@@ -13,6 +13,7 @@ from g2lstm.errors import G2Error
 from g2lstm.nn.schedule import GateSchedule
 from g2lstm.recipes.sections import ModelSection, NtAsgd, TrainSection
 from g2lstm.runs.directory import RunDirectory
+from g2lstm.runs.machine import changes, machine
 from g2lstm.tasks.task import Learner, Validation
 from g2lstm.training.checkpoint import latest_checkpoint, not_finite, save_checkpoint, write_state
 from g2lstm.training.environment import Interrupted, gathered, noise_seed, of_first, signals_noticed, sums
@@ -216,6 +217,7 @@ class Trainer:
             "task": self.learner.state_dict(),
             "random": torch.get_rng_state(),
             "random_device": [] if device.type == "cpu" else [torch.get_device_module(device).get_rng_state()],
+            "machine": machine(),
         }
         return {
             "recipe": self.run.recipe_hash if self.accelerator.is_main_process else None,
@@ -247,6 +249,8 @@ class Trainer:
             torch.manual_seed(noise_seed(self.settings.seed, rank, self.progress.step))
             self.observer.on_message(f"{len(saved)} process(es) before, {now} now: noise and dropout start new streams")
             return
+        if found := changes(saved[rank].get("machine", {})):  # older versions did not save it
+            self.observer.on_message(f"{', '.join(found)}: sums round differently, so this resume may not be exact")
         torch.set_rng_state(saved[rank]["random"])
         if device.type != "cpu" and saved[rank]["random_device"]:  # a run that began on another device has none
             torch.get_device_module(device).set_rng_state(saved[rank]["random_device"][0])

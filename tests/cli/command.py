@@ -16,9 +16,15 @@ class Done(NamedTuple):
     stderr: str
 
 
-def run(*arguments, standard_input: str | bytes = "", **environment) -> Done:
+class Terminal(io.TextIOWrapper):
+    def isatty(self):
+        return True
+
+
+def run(*arguments, standard_input: str | bytes = "", on_terminal: bool = False, **environment) -> Done:
     given = standard_input if isinstance(standard_input, bytes) else standard_input.encode()
-    stdin, stdout, stderr = (io.TextIOWrapper(io.BytesIO(start), encoding="utf-8") for start in (given, b"", b""))
+    stream = Terminal if on_terminal else io.TextIOWrapper
+    stdin, stdout, stderr = (stream(io.BytesIO(start), encoding="utf-8") for start in (given, b"", b""))
     code = 0
     with (
         patch.object(sys, "argv", ["g2lstm", *map(str, arguments)]),

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 
 import pytest
@@ -10,7 +11,7 @@ from safetensors.torch import load_file
 from g2lstm import G2Error
 from g2lstm.recipes.files import recipe_hash
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.training.checkpoint import load_checkpoint
+from g2lstm.training.checkpoint import load_checkpoint, write_state
 from g2lstm.training.environment import Interrupted
 from tests.training.conftest import checkpoints
 from tests.training.toys import (
@@ -37,6 +38,24 @@ def test_resumed_training_is_uninterrupted_training(whole, tmp_path, optimizer, 
     ours, theirs = found.averaging, expected.trainer.averaging
     assert theirs.is_averaging == (optimizer == "ntasgd")  # or the test would not reach the averages
     assert_same(dict(enumerate(ours.means)), dict(enumerate(theirs.means)))
+
+
+@pytest.mark.parametrize("before", [{}, {"threads": 64}, {"torch": "1.0", "processor": "Z80", "kernel": "none"}, None])
+def test_a_resume_that_may_not_be_exact_says_so(cut, copy, before):
+    """The last checkpoint comes from an older version, which did not say where it was written."""
+    run = copy(cut.path)
+    for path in (run / "checkpoints").glob("*.json"):
+        state = load_checkpoint(path)
+        found = state["processes"][0].pop("machine")
+        if before is not None:
+            state["processes"][0]["machine"] = found | before
+        write_state(path, state)
+    trainer = make_trainer(cut.recipe, run)
+    trainer._restore()
+    said = " ".join(trainer.observer.messages)
+    expected = [rf"{name} [^,:]+(, .+)? instead of {value}" for name, value in (before or {}).items()]
+    assert all(re.search(one, said) for one in expected)
+    assert ("sums round differently, so this resume may not be exact" in said) == bool(before)
 
 
 def test_a_finished_run_stays_finished(whole, copy):

@@ -1,0 +1,120 @@
+"""What commands print: whatever a stranger's run or text holds, a terminal shows it and obeys nothing of it."""
+
+import io
+import json
+import shutil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from g2lstm.cli import progress, shared
+from tests.cli.command import run
+from tests.fuzz import SHORT
+from tests.runs.toys import language_run, translation_run
+
+HOSTILE = "\x1b[2J\x9b31m\r\x07\u202e[bold]:smile:"
+SHOWN = r"\u001b[2J\u009b31m\u000d\u0007\u202e[bold]:smile:"
+
+
+@SHORT
+@given(st.text())
+def test_nothing_is_left_to_obey_and_json_stays_the_same(text):
+    assert shared.safe(shared.safe(text)) == shared.safe(text)
+    left = {mark for mark in shared.safe(text) if not mark.isprintable()}
+    assert not left & {chr(code) for code in (*range(9), *range(11, 32), *range(127, 160), 0x2028, 0x202E, 0x2066)}
+    assert json.loads(shared.safe(json.dumps(text, ensure_ascii=False))) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["a\tb\n", "naïve\u00a0日本\u3000語", "👩\u200d💻 🏴\U000e0067\U000e007f", "می\u200cخواهم"]
+)
+def test_what_people_write_is_left_alone(text):
+    assert shared.safe(text) == text
+
+
+def test_half_a_surrogate_pair_can_be_printed():
+    done = run("eval", "no\udcffrun")
+    assert done.returncode == 2
+    assert r"no\udcffrun is not a run directory" in done.stderr
+
+
+@pytest.fixture
+def printed(monkeypatch):
+    text = io.StringIO()
+    console = Console(file=text, width=200, force_terminal=True, color_system=None)
+    monkeypatch.setattr(shared, "console", lambda: console)
+    monkeypatch.setattr(progress, "error_console", lambda: console)
+    return text
+
+
+def test_lines(printed):
+    shared.say(HOSTILE)
+    assert printed.getvalue() == f"{SHOWN}\n"
+
+
+def test_tables(printed):
+    shared.console().print(shared.table([HOSTILE, "b"], [[HOSTILE, "1"]], title=HOSTILE, caption=HOSTILE))
+    assert printed.getvalue().count(SHOWN) == 4
+    assert "\x1b" not in printed.getvalue()
+
+
+def test_bars(printed):
+    with progress.bar() as show:
+        show(HOSTILE, 1, 2)
+    bar = progress.StudyBar([])
+    bar.title = HOSTILE
+    bar.on_step(_Progress(), 0.5, {"loss": 1.0})
+    bar.close()
+    shown = printed.getvalue()
+    assert shown.count(SHOWN) >= 2
+    assert "\x1b[2J" not in shown
+
+
+class _Progress:
+    epoch, tokens, seconds, validating_seconds = 0, 1, 1.0, 0.0
+
+
+@pytest.fixture(scope="module")
+def strangers(tmp_path_factory):
+    """Runs of both tasks whose every word would clear the screen."""
+    folder = tmp_path_factory.mktemp("strangers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("G2LSTM_CACHE", str(folder / "cache"))
+        runs = {"lm": language_run(folder / "lm"), "mt": translation_run(folder / "mt")}
+        for file in (runs["lm"] / "tokenizer.json", runs["mt"] / "tokenizer.target.json"):
+            tokenizer = json.loads(file.read_text())
+            words = tokenizer["model"]["vocab"]
+            renamed = {word if word[0] == "<" else f"\x1b[2J{word}": number for word, number in words.items()}
+            file.write_text(json.dumps({**tokenizer, "model": {**tokenizer["model"], "vocab": renamed}}))
+        yield runs
+
+
+@pytest.mark.parametrize("on_terminal", [True, False], ids=["terminal", "pipe"])
+@pytest.mark.parametrize(
+    ("task", "arguments"),
+    [
+        ("lm", ["generate", "RUN", "--tokens", "9", "--seed", "1"]),
+        ("lm", ["gates", "RUN", "--text", "w1 \x1b[2Jw1", "--split", "none"]),
+        ("mt", ["translate", "RUN"]),
+        ("mt", ["translate", "RUN", "--n-best", "2", "--attention"]),
+        ("mt", ["translate", "RUN", "--json"]),
+    ],
+    ids=lambda value: " ".join(value[::2]) if isinstance(value, list) else value,
+)
+def test_a_strangers_words(strangers, tmp_path, task, arguments, on_terminal):
+    """In a pipe a text is data, and stays as it is; an object escapes its words anyway."""
+    copy = shutil.copytree(strangers[task], tmp_path / "run")
+    given = [copy if word == "RUN" else word for word in arguments]
+    done = run(*given, standard_input="ein haus\n", on_terminal=on_terminal, TERM="dumb")
+    assert done.returncode == 0, done.stderr
+    is_raw = not on_terminal and arguments[0] != "gates" and "--json" not in arguments
+    assert ("\x1b[2J" in done.stdout) == is_raw
+    assert is_raw or "[2J" in done.stdout
+
+
+def test_a_strangers_run_is_named_safely(tmp_path):
+    done = run("eval", tmp_path / "\x1b[2Jrun", on_terminal=True, TERM="dumb")
+    assert r"\u001b[2Jrun is not a run directory" in done.stderr
+    assert "\x1b[2J" not in done.stderr
