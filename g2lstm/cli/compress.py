@@ -24,10 +24,11 @@ HELP = "\n\n".join(
         "candidate; plain, both in torch's own layers; embedding, including a softmax that is tied to it; softmax, if "
         "it has weights of its own; linear, all other linear layers. Biases and groups that are not named stay as they "
         "are.",
-        "Operations: round:R rounds to multiples of R; round:R,clip:C also clips to ±C; levels:K stores K levels and a "
-        "scale per row; svd:K reduces the rank to K, stored as two thin matrices; int8 and int6 store eight or six "
-        "bits per weight and a scale per row; int4 stores four bits per weight and a scale per 32 columns; svd:K,int8 "
-        "also packs the thin matrices; keep leaves weights as they are.",
+        "Operations: round:R rounds to multiples of R; round:R,clip:C also clips to ±C; int8, int6, int3 and int2 "
+        "store that many bits per weight and a scale per row; levels:K stores K levels and a scale per row, levels:3 "
+        "in 1.6 bits; int4 stores four bits per weight and a scale per 32 columns; int2,group:64 stores a scale per "
+        "64 columns, as do int3, int4 and levels:K with group:K; svd:K reduces the rank to K, stored as two thin "
+        "matrices; svd:K,int4 also packs these; keep leaves weights as they are.",
         'What follows "pattern:" applies to modules or parameters whose names match, and the most specific pattern '
         'wins: "int8; layers.0: gates=levels:5; *.weight_ih_l0: keep".',
         "A SPEC can also be the name of a preset:",

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Self, TypeAlias
 
-from g2lstm.compression.encodings import FORMS, Dense, Encoding
+from g2lstm.compression.encodings import FORMS, Dense, Encoding, form_of, names_in
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Operations:
 def encode(values: "Tensor", operations: Operations | None) -> Encoding:
     """Encodes a matrix (rows, columns); without operations it stays dense."""
     numbers = {} if operations is None else dict(operations.numbers)
-    encoding = FORMS[_form_of(numbers)] if numbers else Dense
+    encoding = FORMS[form_of(numbers)] if numbers else Dense
     return encoding.encode(values, numbers)
 
 
@@ -236,12 +236,12 @@ def _parse_operations(text: str) -> tuple[list[str], Operations]:
             elif letter and numbers[name] is None:
                 kind = "an integer" if letter == "K" else "a finite number"
                 problems.append(f"{name}:{letter} needs {kind} above 0, got {_quoted(value)}")
-    form = _form_of(numbers)
+    form = form_of(numbers)
     if all_known and numbers:
         problems += _wrong_together(list(numbers), form)
     if problems:
         return problems, nothing
-    ordered = {name: numbers[name] for name in _names(form)}
+    ordered = {name: numbers[name] for name in names_in(form)}
     try:
         FORMS[form].check(ordered)
     except G2Error as error:
@@ -249,26 +249,15 @@ def _parse_operations(text: str) -> tuple[list[str], Operations]:
     return problems, Operations(tuple(ordered.items()))
 
 
-def _names(form: str) -> list[str]:
-    """The operations of a form."""
-    return [part.partition(":")[0] for part in form.split(",")]
-
-
-def _form_of(names: Iterable[str]) -> str:
-    """The form of these operations in whatever order; nothing if they do not go together."""
-    wanted = sorted(names)
-    return next((form for form in FORMS if sorted(_names(form)) == wanted), "")
-
-
 def _wrong_together(names: list[str], form: str) -> list[str]:
     """What is wrong with these operations, each of which is known."""
     if not form:
-        fuller = [one for one in FORMS if set(names) < set(_names(one))]
+        fuller = [one for one in FORMS if set(names) < set(names_in(one))]
         if fuller:
             return [f"{' and '.join(names)} can't stand alone, write {fuller[0]}"]
         return [f"{' and '.join(names)} do not go together; {_allowed()}"]
-    is_nested = _names(form)[-1] in FORMS  # one encoding inside another
-    return [f"the order matters, write {form}"] if is_nested and names != _names(form) else []
+    is_nested = form.partition(",")[2] in FORMS  # one encoding inside another
+    return [f"the order matters, write {form}"] if is_nested and names != names_in(form) else []
 
 
 def _number(letter: str, text: str) -> float | None:
@@ -281,7 +270,8 @@ def _number(letter: str, text: str) -> float | None:
 
 
 def _allowed() -> str:
-    return f"a group takes one of: {'  '.join(FORMS)}"
+    alone = [form for form in FORMS if not form.startswith("svd")]
+    return f"a group takes one of: {'  '.join(alone)}; or svd:K, alone or before one of those without round"
 
 
 def _extra(mark: str) -> str:

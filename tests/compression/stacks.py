@@ -19,8 +19,15 @@ FORMS = [
     "int4",
     "int4 by 64",
     "row levels",
+    "three levels",
+    "int2",
+    "int3",
+    "int2 by 32",
+    "int3 by 64",
+    "three levels by 32",
 ]
 FACTORS = [("dense", "dense"), ("int8", "int4"), ("int4", "int8"), ("dense", "int4")]
+LEVELS = {"row levels": 5, "three levels": 3, "int2": 4, "int3": 8}
 LARGEST = 127 * 256 + 127  # what the kernel rounds the largest element of a vector to
 
 
@@ -43,9 +50,12 @@ def matrix(form: str, rows: int, columns: int, rng: np.random.Generator) -> Enco
     least, greatest = ranges.get(form, (-8, 7))
     drawn = rng.integers(least, greatest, (rows, columns), endpoint=True)
     codes = drawn.astype(np.int16 if form == "wide grid" else np.int8)
-    if form == "row levels":
-        scales = rng.uniform(0.2, 1, rows) * most / 2
-        return Levels(np.clip(codes, -2, 2), scales.astype(np.float16), 5)
+    if (kind := form.partition(" by ")[0]) in LEVELS:
+        levels, group = LEVELS[kind], int(form.partition(" by ")[2] or 0) or None
+        codes = rng.integers(0, levels, (rows, columns)) * (1 if levels % 2 else 2)
+        highest = levels // 2 if levels % 2 else levels - 1
+        scales = rng.uniform(0.2, 1, (rows, -(-columns // group)) if group else rows) * most / highest
+        return Levels((codes - highest).astype(np.int8), scales.astype(np.float16), levels, group)
     if "grid" in form or "levels" in form:
         return Grid(codes, most / greatest)
     if form in ("int8", "int6"):

@@ -277,6 +277,7 @@ def test_int4_by_hand():
     assert torch.equal(decoded(got), values)
     assert got.stored_bytes == 33 + 2 * 4
     assert got.group == 32
+    assert Integers.encode(values, {"int4": None, "group": 64}).group == 64
 
 
 def test_int4_clips_where_that_pays():
@@ -291,7 +292,7 @@ def test_int4_clips_where_that_pays():
 
 def test_a_matrix_and_its_negative_are_kept_alike():
     values = normal(9, 45)
-    for method in (to_int8, to_int6, to_int4, lambda values: to_grid(values, 0.2, 0.4)):
+    for method in (to_int8, to_int6, to_int4, lambda values: to_grid(values, 0.2, 0.4), lambda v: to_levels(v, 4)):
         assert torch.equal(decoded(method(-values)), -decoded(method(values)))
 
 
@@ -349,29 +350,84 @@ def test_matrices_that_cannot_be_compressed(text):
             encode(wrong, steps)
 
 
-@pytest.mark.parametrize("levels", [3, 5, 7, 15, 255])
+# Levels
+
+
+def to_levels(values: Tensor, levels: int, group: int | None = None) -> Levels:
+    return Levels.encode(values, {"levels": levels} | ({} if group is None else {"group": group}))
+
+
+def nearest(quotients: Tensor, levels: int) -> Tensor:
+    """The codes by definition: multiples of 1 around 0, or odd numbers where the number of levels is even."""
+    codes = torch.arange(1 - levels, levels, 2).float()
+    codes = codes / 2 if levels % 2 else codes
+    return codes[(quotients.unsqueeze(-1) - codes).abs().argmin(-1)]
+
+
+@pytest.mark.parametrize("levels", [2, 3, 4, 5, 7, 8, 15, 128, 255])
 def test_levels_of_each_row_have_the_least_squared_error(levels):
     """A fine search for scales gains nothing worth naming on average, and little in any row."""
     values = torch.randn(20, 90, generator=torch.Generator().manual_seed(levels)) ** 3  # with outliers
     values[3] *= 1e3
     values[4] *= 1e-3
-    matrix = Levels.encode(values, {"levels": levels})
-    highest = levels // 2
+    matrix = to_levels(values, levels)
+    highest = levels // 2 if levels % 2 else levels - 1
     assert np.abs(matrix.codes).max() <= highest
-    error = (values - torch.from_numpy(matrix.decode())).square().sum(1)
+    error = (values - decoded(matrix)).square().sum(1)
     tried = []
     for scale in torch.linspace(0.002, 1.0, 500):
         step = scale / highest * values.abs().amax(1, keepdim=True)
-        tried.append((values - (values / step).round().clamp(-highest, highest) * step).square().sum(1))
+        tried.append((values - nearest(values / step, levels) * step).square().sum(1))
     ratio = error / torch.stack(tried).amin(0)
     assert ratio.mean() < 1.02
     assert ratio.max() < 1.2
 
 
+@given(matrices(1e4), st.integers(2, 16), st.sampled_from([None, 32, 64]))
+def test_levels_are_the_nearest_of_their_scale(values, levels, group):
+    got = to_levels(values, levels, group)
+    assert got.shape == values.shape
+    assert np.isfinite(got.scales).all()
+    scales = torch.from_numpy(got.group_scales)
+    steps = scales if got.group is None else scales.repeat_interleave(got.group, 1)[:, : values.shape[1]]
+    expected = torch.where(steps != 0, nearest(values / steps, levels) * steps, 0.0)
+    off, least = ((one - values).double().abs() for one in (decoded(got), expected))
+    assert (off <= least + 1e-5 * values.abs().max()).all()
+
+
+def test_levels_by_hand():
+    got = to_levels(torch.tensor([[1.5, -0.5, 0.5, -1.5], [0.0, 0.0, 0.0, 0.0]]), 4)
+    assert got.codes.tolist()[0] == [3, -1, 1, -3]
+    assert got.scales.tolist() == [0.5, 0.0]
+    assert not got.decode()[1].any()
+    got = to_levels(torch.tensor([[2.0, 0.0, -2.0]]), 3)
+    assert got.codes.tolist() == [[1, 0, -1]]
+    assert got.scales.tolist() == [2.0]
+
+
+@pytest.mark.parametrize(("name", "levels"), [("int2", 4), ("int3", 8)])
+def test_few_bits_are_levels(name, levels):
+    values = normal(5, 70)
+    for group in (None, 32):
+        operations = {name: None} | ({} if group is None else {"group": group})
+        assert torch.equal(decoded(Levels.encode(values, operations)), decoded(to_levels(values, levels, group)))
+
+
+def test_levels_of_groups_are_those_of_each_group_alone():
+    values = normal(6, 75) * torch.tensor([1.0] * 32 + [10.0] * 32 + [0.1] * 11)
+    got = to_levels(values, 4, 32)
+    assert got.group_scales.shape == (6, 3)
+    alone = [decoded(to_levels(part.contiguous(), 4)) for part in values.split(32, dim=1)]
+    assert torch.equal(decoded(got), torch.cat(alone, dim=1))
+    assert to_levels(values, 4, 96).group is None  # one group is a row
+
+
 def test_levels_of_rows_that_are_zero_or_too_large():
     values = torch.randn(3, 8)
     values[1] = 0
-    assert not Levels.encode(values, {"levels": 5}).decode()[1].any()
+    assert not to_levels(values, 5).decode()[1].any()
     values[2] = 1e30
-    with pytest.raises(G2Error, match=r"levels:5 holds weights up to some 131008, got 1e\+30; use int8"):
-        Levels.encode(values, {"levels": 5})
+    with pytest.raises(G2Error, match=r"5 levels hold weights up to some 131008, got 1e\+30; use int8"):
+        to_levels(values, 5)
+    values[2] = 65504.0
+    assert np.isfinite(to_levels(values, 2).scales).all()

@@ -4,7 +4,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from g2lstm.compression.encodings import FORMS, Dense, Grid, Integers, LowRank
+from g2lstm.compression.encodings import Dense, Grid, Integers, LowRank
 from g2lstm.compression.spec import GROUPS, PRESETS, Operations, Spec, encode
 from g2lstm.errors import G2Error
 
@@ -146,7 +146,8 @@ def test_any_text_parses_or_is_an_error_of_the_caller(text):
         ("gates=Int8", "gates: 'Int8' is not an operation; did you mean int8?"),
         (
             "gates=quantise:3",
-            "gates: 'quantise' is not an operation; use one of round, clip, int4, int8, int6, levels, svd",
+            "gates: 'quantise' is not an operation; use one of round, clip, int4, group, int8, int6, levels, int3, "
+            "int2, svd",
         ),
         ("gates=svd:0", "gates: svd:K needs an integer above 0, got '0'"),
         ("gates=svd:-1", "gates: svd:K needs an integer above 0, got '-1'"),
@@ -188,7 +189,17 @@ def test_any_text_parses_or_is_an_error_of_the_caller(text):
         ),
         ("medium", "there is no compression preset 'medium'; use one of paper-lm-round, paper-lm-clip, "),
         ("svd:0", "svd:K needs an integer above 0, got '0'"),
-        ("gates=levels:4", "gates: the K of levels:K must be an odd number from 3 to 255, got 4"),
+        ("gates=levels:1", "gates: the K of levels:K must be 2 to 128, or an odd number up to 255, got 1"),
+        ("gates=levels:130", "gates: the K of levels:K must be 2 to 128, or an odd number up to 255, got 130"),
+        ("gates=svd:8,levels:257", "gates: the K of levels:K must be 2 to 128, or an odd number up to 255, got 257"),
+        ("gates=levels:5,svd:8", "gates: the order matters, write svd:K,levels:K"),
+        ("gates=int2,svd:8,group:32", "gates: the order matters, write svd:K,int2,group:K"),
+        ("gates=int2:64", "gates: int2 takes no number, got '64'; write int2 alone"),
+        ("gates=int2,group:48", "gates: the K of group:K must be a multiple of 32 up to 4096, got 48"),
+        ("gates=int4,group:8192", "gates: the K of group:K must be a multiple of 32 up to 4096, got 8192"),
+        ("gates=levels:17,group:32", "gates: group:K goes with at most 16 levels, got 17; leave it out"),
+        ("gates=group:32", "gates: group can't stand alone, write int4,group:K"),
+        ("gates=int8,group:32", "gates: int8 and group do not go together; a group takes one of: "),
         ("lstm:", "'lstm': '' must have the form group=operation"),
         ("lstm: smal", "'lstm': 'smal' must have the form group=operation"),
         ("lstm: gates=it8", "'lstm': gates: 'it8' is not an operation; did you mean int8?"),
@@ -210,7 +221,9 @@ def test_all_mistakes_are_told_at_once():
         "  cell: 'rond' is not an operation; did you mean round?",
         "  softmax: clip:C needs a finite number above 0, got '0'",
         "  softmax: svd:K needs an integer above 0, got '0'",
-        "  softmax: clip and svd do not go together; a group takes one of: " + "  ".join(FORMS),
+        "  softmax: clip and svd do not go together; a group takes one of: round:R  round:R,clip:C  int4  "
+        "int4,group:K  int8  int6  levels:K  levels:K,group:K  int3  int3,group:K  int2  int2,group:K; or svd:K, alone "
+        "or before one of those without round",
         "  softmax is given twice; write all its operations after one softmax=",
         "  softmax: int8 takes no number, got '1'; write int8 alone",
         "  there is an extra ';'; remove it",

@@ -19,9 +19,12 @@ from g2lstm.compression.spec import Spec, encode
 from g2lstm.compression.storage import load, parse_header, save, unpack
 from tests.compression import stacks
 
+ALONE = [
+    "int8", "int6", "int4", "int4,group:64", "int3", "int3,group:32", "int2", "int2,group:32", "levels:5", "levels:2",
+    "levels:3", "levels:128", "levels:255", "levels:5,group:32", "levels:16,group:64",
+]  # fmt: skip
 STEPS = [
-    "round:0.2", "round:0.2,clip:0.4", "round:0.0002", "round:9", "int8", "int6", "int4", "svd:1", "svd:1,int8",
-    "svd:1,int6", "svd:1,int4", "levels:5", "levels:255",
+    "round:0.2", "round:0.2,clip:0.4", "round:0.0002", "round:9", "svd:1", *ALONE, *(f"svd:1,{one}" for one in ALONE),
 ]  # fmt: skip
 SPEC = Spec.parse("gates=round:0.2,clip:0.4; cell=int8; embedding=svd:2,int4")
 
@@ -39,6 +42,8 @@ def toy_matrices():
         "cell.o": matrix_of(None, 5, 7),
         "embedding.weight": matrix_of("svd:2,int4", 9, 40),
         "softmax": matrix_of("int4", 3, 33),
+        "gate.o": matrix_of("int2", 5, 7),
+        "head": matrix_of("levels:3,group:32", 3, 70),
     }
 
 
@@ -71,7 +76,7 @@ def file(tmp_path):
     return path
 
 
-@settings(max_examples=50)
+@settings(max_examples=150)
 @given(
     steps=st.sampled_from([None, *STEPS]), rows=st.integers(1, 20), columns=st.integers(1, 70), seed=st.integers(0, 9)
 )
@@ -90,6 +95,22 @@ def test_every_encoding_is_among_those_that_are_tested():
     assert all([part.partition(":")[0] for part in form.split(",")] in tested for form in FORMS)
     made = {type(stacks.matrix(form, 3, 5, np.random.default_rng(0))) for form in [*stacks.FORMS, "low rank int8 int8"]}
     assert made == set(KINDS.values())
+
+
+@pytest.mark.parametrize("steps", [None, *STEPS])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 33), (33, 1), (1, 64)], ids=str)
+def test_vectors_and_single_numbers_come_back_exactly(steps, shape):
+    matrices = {"one": matrix_of(steps, *shape)}
+    tensors, header = pack(matrices)
+    assert all_equal(unpack(tensors, header["matrices"])[0], matrices)
+
+
+@pytest.mark.parametrize(("steps", "bits"), [("levels:3", 1.6), ("int2", 2), ("levels:5", 7 / 3), ("int3", 3)])
+def test_how_many_bits_a_weight_takes(steps, bits):
+    """And 16 more per row, or per group of columns."""
+    assert matrix_of(steps, 40, 120).stored_bytes * 8 == pytest.approx(40 * (120 * bits + 16), abs=8)
+    grouped = matrix_of(f"{steps},group:32", 40, 120)
+    assert grouped.stored_bytes * 8 == pytest.approx(40 * (120 * bits + 4 * 16), abs=8)
 
 
 @pytest.mark.parametrize("code", [-32767, -128, -127, 0, 127, 128, 32767])
@@ -183,7 +204,7 @@ for _ in range(900):
         (
             "gate.i",
             {"kind": "pickle"},
-            "must be of kind dense, half, grid, int4, int8, int6, levels, low_rank, got 'pickle'",
+            "must be of kind dense, half, grid, int4, int8, int6, levels, grouped_levels, low_rank, got 'pickle'",
         ),
         ("gate.i", {"kind": ["grid"]}, "must be of kind"),
         ("gate.i", {"kind": DEEP}, "must be of kind"),
@@ -218,9 +239,21 @@ for _ in range(900):
         ("softmax", {"group": 4104}, "a group of 8 to 4096"),
         ("softmax", {"group": 12}, "a group that is a multiple of 8, got 12"),
         ("softmax", {"group": 16}, "the tensor 'softmax.scales' must be"),
+        ("gate.o", {"levels": 1}, "a levels of 2 to 255"),
+        ("gate.o", {"levels": 200}, "must be 2 to 128, or an odd number up to 255, got 200"),
+        ("gate.o", {"levels": 5}, "the tensor 'gate.o.codes' must be"),
+        ("gate.o", {"kind": "grouped_levels"}, "of kind grouped_levels must have group, levels"),
+        ("gate.o", {"kind": "grouped_levels", "group": 32}, "the tensor 'gate.o.scales' must be"),
+        ("head", {"group": 48}, "a group that is a multiple of 32, got 48"),
+        ("head", {"group": 64}, "the tensor 'head.scales' must be"),
+        ("head", {"levels": 17}, "a levels of 2 to 16"),
         ("embedding.weight", {"rank": 3}, "its left factor must be 9 x 3"),
         ("embedding.weight", {"rank": 10}, "a rank of 1 to 9"),
-        ("embedding.weight", {"left": None}, "must be of kind dense, half, int4, int8, int6, got None"),
+        (
+            "embedding.weight",
+            {"left": None},
+            "must be of kind dense, half, int4, int8, int6, levels, grouped_levels, got",
+        ),
         ("embedding.weight", {"shape": [9, 41]}, "its right factor must be 2 x 41"),
     ],
 )
@@ -239,7 +272,7 @@ def test_a_factor_is_not_of_low_rank_itself():
     tensors, header = pack(toy_matrices())
     entry = header["matrices"]["embedding.weight"]
     entry["left"] = entry | {"shape": [9, 2]}
-    with pytest.raises(G2Error, match="must be of kind dense, half, int4, int8, int6, got 'low_rank'"):
+    with pytest.raises(G2Error, match="int6, levels, grouped_levels, got 'low_rank'"):
         unpack(tensors, header["matrices"])
 
 

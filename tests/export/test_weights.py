@@ -20,11 +20,23 @@ FORMS = {
     "fine levels": "round:0.001",
     "int8": "int8",
     "int4": "int4",
+    "int3": "int3",
+    "int2": "int2",
+    "int2 by 32": "int2,group:32",
+    "three levels": "levels:3",
     "low rank": "svd:3",
     "low rank int8": "svd:3,int8",
     "low rank int4": "svd:3,int4",
 }
-PACKED = {"five levels", "int4", "low rank int4"}  # with float32 activations; by the product at least
+PACKED = {
+    "five levels",
+    "int4",
+    "int3",
+    "int2",
+    "int2 by 32",
+    "three levels",
+    "low rank int4",
+}  # with float32 activations; by the product at least
 ALSO_PACKED = {"many levels", "int8", "low rank int8"}  # with int8 activations
 
 

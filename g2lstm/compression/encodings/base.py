@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias, Ty
 import numpy as np
 from numpy.typing import NDArray
 
-from g2lstm.compression.encodings.panels import Panels, dense_panels, row_panels
+from g2lstm.compression.encodings.panels import LONGEST_GROUP, Panels, dense_panels, group_panels, row_panels
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
@@ -25,12 +25,24 @@ Numbers: TypeAlias = NDArray[np.int64] | slice  # of rows
 Arguments: TypeAlias = Mapping[str, float | None]  # the operations of a spec with their numbers: round 0.2, clip 0.4
 
 LEAST, GREATEST = 1e-30, 1e30  # of steps and scales, and of weights: float32 has room on both sides
+LEAST_GROUP = 32  # columns per scale that every kernel can read
 _LONGEST = 2**31 - 1
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 
 KINDS: dict[str, type["Encoding"]] = {}  # by the name in a file's header
 FORMS: dict[str, type["Encoding"]] = {}  # by the operations of a spec, such as "round:R,clip:C"
+
+
+def names_in(form: str) -> list[str]:
+    """The operations of a form."""
+    return [part.partition(":")[0] for part in form.split(",")]
+
+
+def form_of(names: Iterable[str]) -> str:
+    """The form of these operations in whatever order; nothing if they do not go together."""
+    wanted = sorted(names)
+    return next((form for form in FORMS if sorted(names_in(form)) == wanted), "")
 
 
 class Outline(NamedTuple):
@@ -154,7 +166,7 @@ class Coded(Encoding):
 
     Attributes:
         codes: (rows, columns), int8 or int16.
-        group: columns per scale; None for one scale per row.
+        group: columns per scale, which is then a float16 number; None for one scale per row.
     """
 
     codes: Array
@@ -188,7 +200,9 @@ class Coded(Encoding):
         """Packed in as few bits as the codes need; codes of more than eight bits become float32."""
         if not -128 <= self.codes.min() <= self.codes.max() <= 127:
             return super().panels(panel, factor)
-        return row_panels(self.codes, self.row_scales(factor), panel)
+        if self.group is None:
+            return row_panels(self.codes, self.row_scales(factor), panel)
+        return group_panels(self.codes, self.group_scales.astype(np.float16), self.group, factor, panel)
 
 
 class Entry:
@@ -246,6 +260,12 @@ class Entry:
             raise G2Error(f"{self._what} must have a {key} of {lowest} to {highest}, got {brief(value)}")
         return value
 
+    def group(self, multiple: int) -> int:
+        """The columns per scale, a multiple of what the kernel reads at once."""
+        if (group := self.whole("group", multiple, LONGEST_GROUP)) % multiple:
+            raise self.refuse(f" must have a group that is a multiple of {multiple}, got {group}")
+        return group
+
     def refuse(self, reason: str) -> G2Error:
         """The error that says what is wrong with the entry."""
         return G2Error(f"{self._what}{reason}")
@@ -265,6 +285,12 @@ def check_values(values: "Tensor") -> "Tensor":
             "such a model can't be compressed"
         )
     return weights
+
+
+def check_group(group: int) -> None:
+    """Raises for a group of columns that no kernel could read."""
+    if not 0 < group <= LONGEST_GROUP or group % LEAST_GROUP:
+        raise G2Error(f"the K of group:K must be a multiple of {LEAST_GROUP} up to {LONGEST_GROUP}, got {group}")
 
 
 def check_finite(name: str, numbers: Array) -> None:

@@ -16,17 +16,18 @@ from g2lstm.compression.encodings.base import (
     Floats,
     Outline,
     check_finite,
+    check_group,
     check_values,
 )
 from g2lstm.compression.encodings.packing import pack_signed, packed_size, unpack_signed
-from g2lstm.compression.encodings.panels import CHUNK, LONGEST_GROUP, Panels, group_panels
+from g2lstm.compression.encodings.panels import CHUNK
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-GROUP = 32  # columns that share a scale of int4
+GROUP = 32  # columns that share a scale of int4 unless a spec says otherwise
 _RATIOS = tuple(1 - k / 64 for k in range(25))  # the shares of a group's range that its codes may cover
 
 
@@ -42,7 +43,7 @@ class Integers(Coded):
     """
 
     kinds: ClassVar = {"int4": ("group",), "int8": (), "int6": ()}
-    forms: ClassVar = ("int4", "int8", "int6")
+    forms: ClassVar = ("int4", "int4,group:K", "int8", "int6")
 
     codes: Array
     scales: Array
@@ -53,12 +54,13 @@ class Integers(Coded):
     def encode(cls, values: "Tensor", arguments: Arguments) -> Self:
         """Rounds to the nearest codes.
 
-        With int8, the largest weight of a row is 127 or -127. With int6 and int4 the scale of a row or of 32 columns is
-        the one with the least squared error. The scales of int4 are float16, so a group of weights below 2e-7 becomes
-        0, and the largest weight can be 8 times the largest float16, which is 524 032.
+        With int8, the largest weight of a row is 127 or -127. With int6 and int4 the scale of a row or of a group of
+        columns, 32 unless given, is the one with the least squared error. The scales of int4 are float16, so a group of
+        weights below 2e-7 becomes 0, and the largest weight can be 8 times the largest float16, which is 524 032.
         """
         import torch
 
+        cls.check(arguments)
         weights = check_values(values)
         if "int8" in arguments:
             scales = weights.abs().amax(dim=1, keepdim=True) / 127
@@ -69,11 +71,17 @@ class Integers(Coded):
         greatest, most = float(weights.abs().max()), 8 * torch.finfo(torch.float16).max
         if greatest > most:
             raise G2Error(f"int4 holds weights up to {most:.0f}, got {greatest:.3g}; use int8")
-        rows, columns = weights.shape
-        groups = torch.nn.functional.pad(weights, (0, -columns % GROUP)).view(rows, -1, GROUP)
+        (rows, columns), group = weights.shape, int(arguments.get("group") or GROUP)
+        groups = torch.nn.functional.pad(weights, (0, -columns % group)).view(rows, -1, group)
         scales = _best_scales(groups, 4, torch.float16)
         codes = _nearest_codes(groups, scales, 4).view(rows, -1)[:, :columns]
-        return cls(codes.contiguous().numpy(), scales.squeeze(2).numpy(), 4, GROUP)
+        return cls(codes.contiguous().numpy(), scales.squeeze(2).numpy(), 4, group)
+
+    @classmethod
+    def check(cls, arguments: Arguments) -> None:
+        """A group that a kernel can read."""
+        if "group" in arguments:
+            check_group(int(arguments["group"] or 0))
 
     @property
     def kind(self) -> str:
@@ -84,12 +92,6 @@ class Integers(Coded):
     def group_scales(self) -> Floats:
         """The scales in float32."""
         return self.scales.astype(np.float32).reshape(len(self.codes), -1)
-
-    def panels(self, panel: int, factor: float = 1.0) -> Panels:
-        """With groups: codes of four bits, with the scales of each group before them."""
-        if self.group is None:
-            return super().panels(panel, factor)
-        return group_panels(self.codes, self.scales, self.group, factor, panel)
 
     def facts(self) -> dict[str, Any]:
         """The columns per group, if there are groups."""
@@ -109,9 +111,7 @@ class Integers(Coded):
         if entry.kind != "int8":
             codes = Outline("uint8", (packed_size(rows * columns, 2 ** int(entry.kind[-1])),))
         if entry.kind == "int4":
-            if (group := entry.whole("group", CHUNK, LONGEST_GROUP)) % CHUNK:  # the kernel could not read it
-                raise entry.refuse(f" must have a group that is a multiple of {CHUNK}, got {group}")
-            scales = Outline("float16", (rows, -(-columns // group)))
+            scales = Outline("float16", (rows, -(-columns // entry.group(CHUNK))))
         return {"codes": codes, "scales": scales}
 
     @classmethod

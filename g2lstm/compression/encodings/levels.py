@@ -1,4 +1,4 @@
-"""`Levels`: a few equidistant levels, with the scale of each row that has the least squared error."""
+"""`Levels`: a few equidistant levels around 0, with the scale of each row or group that has the least squared error."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from g2lstm.compression.encodings.base import (
+    LEAST_GROUP,
     Arguments,
     Array,
     Coded,
@@ -15,108 +16,158 @@ from g2lstm.compression.encodings.base import (
     Floats,
     Outline,
     check_finite,
+    check_group,
     check_values,
 )
-from g2lstm.compression.encodings.packing import pack_signed, packed_size, unpack_signed
+from g2lstm.compression.encodings.packing import pack, packed_size, unpack
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-MOST = 255
-_RATIOS = tuple(0.92**k for k in range(32))  # the shares of a row's range that its levels may cover at first
-_ROUNDS = 2
+MOST, MOST_IN_GROUPS = 255, 16
+_NAMED = {"int2": 4, "int3": 8}
+_RATIOS = tuple(0.89**k for k in range(24))  # the shares of a row's range that its levels may cover at first
+_ROUNDS = 4
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Levels(Coded):
-    """Multiples of a step that each row has for itself: value = code · scale of the row.
+    """Multiples of a step that each row or group has for itself: value = code · scale.
+
+    As many levels lie below 0 as above: the codes of five levels are -2, -1, 0, 1, 2, those of four -3, -1, 1, 3.
 
     Attributes:
-        codes: (rows, columns), int8, as many below 0 as above.
-        scales: (rows,), float16.
-        levels: an odd number, 3 to 255.
+        codes: (rows, columns), int8.
+        scales: one per row, (rows,), or one per group, (rows, groups), float16.
+        levels: an odd number up to 255 or an even one up to 128.
+        group: columns per scale; None for one scale per row. The last group of a row may be shorter.
     """
 
-    kinds: ClassVar = {"levels": ("levels",)}
-    forms: ClassVar = ("levels:K",)
-    is_factor: ClassVar = False
+    kinds: ClassVar = {"levels": ("levels",), "grouped_levels": ("levels", "group")}
+    forms: ClassVar = ("levels:K", "levels:K,group:K", "int3", "int3,group:K", "int2", "int2,group:K")
 
     codes: Array
     scales: Array
     levels: int
+    group: int | None = None
 
     @classmethod
     def encode(cls, values: "Tensor", arguments: Arguments) -> Self:
-        """Starts from several scales for each row, and fits codes to scales and scales to codes in turn.
+        """Tries several scales for each row or group, then fits codes to the best and scales to the codes in turn.
 
-        Scales are float16: a row of weights below 2e-7 becomes 0.
+        Scales are float16: a row of weights below 1e-8 becomes 0.
         """
         import torch
 
         cls.check(arguments)
-        levels = int(arguments["levels"] or 0)
-        weights, highest = check_values(values), levels // 2
-        widest = weights.abs().amax(dim=1, keepdim=True) / highest
-        best, least = torch.zeros_like(widest), torch.full_like(widest, torch.inf)
-        for ratio in _RATIOS:
-            scale = widest * ratio
-            for _ in range(_ROUNDS):
-                codes = _nearest(weights, scale, highest)
-                fitted = (codes * weights).sum(dim=1, keepdim=True) / codes.square().sum(dim=1, keepdim=True)
-                scale = torch.where(fitted > 0, fitted, scale)  # false for NaN, where all codes are 0
-            scale = scale.half().float()
-            error = (weights - _nearest(weights, scale, highest) * scale).square().sum(dim=1, keepdim=True)
-            is_better = (error < least) & scale.isfinite()
-            best, least = torch.where(is_better, scale, best), torch.where(is_better, error, least)
-        if least.isinf().any():
-            most, got = highest * torch.finfo(torch.float16).max, float(weights.abs().max())
-            raise G2Error(f"levels:{levels} holds weights up to some {most:.0f}, got {got:.3g}; use int8")
-        codes = _nearest(weights, best, highest).to(torch.int8)
-        return cls(codes.numpy(), best.squeeze(1).half().numpy(), levels)
+        levels, group = _count(arguments), int(arguments.get("group") or 0) or None
+        weights = check_values(values)
+        if group is None or group >= weights.shape[1]:
+            codes, scales = _fit(weights, levels)
+            return cls(codes.numpy(), scales.squeeze(1).numpy(), levels)
+        whole = weights.shape[1] // group * group
+        fitted = [_fit(weights[:, :whole].unflatten(1, (-1, group)), levels)]
+        if whole < weights.shape[1]:
+            fitted.append(_fit(weights[:, whole:].unsqueeze(1), levels))
+        codes, scales = (torch.cat([part.flatten(1) for part in parts], dim=1) for parts in zip(*fitted, strict=True))
+        return cls(codes.numpy(), scales.numpy(), levels, group)
 
     @classmethod
     def check(cls, arguments: Arguments) -> None:
-        """An odd number."""
-        _check_levels(int(arguments["levels"] or 0))
+        """Numbers that codes and groups can have."""
+        _check_levels(levels := _count(arguments))
+        if "group" in arguments:
+            check_group(int(arguments["group"] or 0))
+            if levels > MOST_IN_GROUPS:
+                raise G2Error(f"group:K goes with at most {MOST_IN_GROUPS} levels, got {levels}; leave it out")
+
+    @property
+    def kind(self) -> str:
+        """By its groups."""
+        return "levels" if self.group is None else "grouped_levels"
 
     @cached_property
     def group_scales(self) -> Floats:
-        """The scale of each row in float32."""
-        return self.scales.astype(np.float32)[:, None]
+        """The scales in float32."""
+        return self.scales.astype(np.float32).reshape(len(self.codes), -1)
 
     def facts(self) -> dict[str, Any]:
-        """The number of levels."""
-        return {"levels": self.levels}
+        """The number of levels, and the columns per group if there are groups."""
+        return {"levels": self.levels} | ({} if self.group is None else {"group": self.group})
 
     def pack(self) -> dict[str, Array]:
         """The codes, in a fraction of a bit more than their levels need, and the scales."""
-        return {"codes": pack_signed(self.codes, -(self.levels // 2), self.levels), "scales": self.scales}
+        lowest, step = _codes(self.levels)
+        return {"codes": pack((self.codes.astype(np.int16) - lowest) // step, self.levels), "scales": self.scales}
 
     @classmethod
     def outlines(cls, entry: Entry) -> dict[str, Outline]:
         """Codes and scales."""
         rows, columns = entry.shape
-        _check_levels(levels := entry.whole("levels", 3, MOST))
-        size = packed_size(rows * columns, levels)
-        return {"codes": Outline("uint8", (size,)), "scales": Outline("float16", (rows,))}
+        most = MOST if entry.kind == "levels" else MOST_IN_GROUPS
+        _check_levels(levels := entry.whole("levels", 2, most))
+        scales = Outline("float16", (rows,))
+        if entry.kind == "grouped_levels":
+            scales = Outline("float16", (rows, -(-columns // entry.group(LEAST_GROUP))))
+        return {"codes": Outline("uint8", (packed_size(rows * columns, levels),)), "scales": scales}
 
     @classmethod
     def unpack(cls, entry: Entry, packed: Mapping[str, Array]) -> Self:
         """Refuses scales that are not finite."""
         check_finite(f"{entry.name}.scales", packed["scales"])
         levels = entry.facts["levels"]
-        codes = unpack_signed(packed["codes"], entry.shape, -(levels // 2), levels)
-        return cls(codes.astype(np.int8), packed["scales"], levels)
+        lowest, step = _codes(levels)
+        numbers = unpack(packed["codes"], entry.shape[0] * entry.shape[1], levels).reshape(entry.shape)
+        codes = (numbers.astype(np.int16) * step + lowest).astype(np.int8)
+        return cls(codes, packed["scales"], levels, entry.facts.get("group"))
+
+
+def _count(arguments: Arguments) -> int:
+    """The number of levels that a spec asks for."""
+    return next((count for name, count in _NAMED.items() if name in arguments), int(arguments.get("levels") or 0))
 
 
 def _check_levels(levels: int) -> None:
-    if not 3 <= levels <= MOST or levels % 2 == 0:
-        raise G2Error(f"the K of levels:K must be an odd number from 3 to {MOST}, got {levels}")
+    if not 2 <= levels <= (MOST if levels % 2 else MOST // 2 + 1):
+        raise G2Error(f"the K of levels:K must be 2 to {MOST // 2 + 1}, or an odd number up to {MOST}, got {levels}")
 
 
-def _nearest(values: "Tensor", scales: "Tensor", highest: int) -> "Tensor":
-    """The nearest codes, still in float32; 0 where the scale is 0."""
+def _codes(levels: int) -> tuple[int, int]:
+    """The lowest code, and the distance from one to the next."""
+    step = 1 if levels % 2 else 2
+    return -(levels // 2) if step == 1 else 1 - levels, step
+
+
+def _fit(groups: "Tensor", levels: int) -> tuple["Tensor", "Tensor"]:
+    """The codes (..., n), int8, and scales (..., 1), float16, of groups (..., n) with about the least squared error."""
     import torch
 
-    return torch.where(scales != 0, values / scales, 0.0).round_().clamp_(-highest, highest)
+    highest = -_codes(levels)[0]
+    widest = groups.abs().amax(dim=-1, keepdim=True) / highest
+    best, least = torch.zeros_like(widest), torch.full_like(widest, torch.inf)
+    for ratio in _RATIOS:
+        scales = widest * ratio
+        error = (groups - _nearest(groups, scales, levels) * scales).square_().sum(dim=-1, keepdim=True)
+        is_better = (error < least) & scales.half().isfinite()
+        best, least = torch.where(is_better, scales, best), torch.where(is_better, error, least)
+    if least.isinf().any():
+        most, got = highest * torch.finfo(torch.float16).max, float(groups.abs().max())
+        raise G2Error(f"{levels} levels hold weights up to some {most:.0f}, got {got:.3g}; use int8")
+    for _ in range(_ROUNDS):
+        codes = _nearest(groups, best, levels)
+        fitted = (codes * groups).sum(dim=-1, keepdim=True) / codes.square().sum(dim=-1, keepdim=True)
+        best = torch.where(fitted > 0, fitted, best)  # false for NaN, where all codes are 0
+    scales = best.clamp_(max=torch.finfo(torch.float16).max).half()
+    return _nearest(groups, scales.float(), levels).to(torch.int8), scales
+
+
+def _nearest(values: "Tensor", scales: "Tensor", levels: int) -> "Tensor":
+    """The nearest codes, still in float32; the one above 0, or 0, where the scale is 0."""
+    import torch
+
+    lowest, step = _codes(levels)
+    quotients = torch.where(scales != 0, values / scales, 0.0)
+    if step == 1:
+        return quotients.round_().clamp_(lowest, -lowest)
+    return quotients.div_(2).floor_().mul_(2).add_(1).clamp_(lowest, -lowest)

@@ -18,6 +18,7 @@ from g2lstm.compression.encodings.base import (
     Numbers,
     Outline,
     check_values,
+    form_of,
 )
 from g2lstm.compression.encodings.dense import Dense
 from g2lstm.errors import G2Error
@@ -67,8 +68,15 @@ class LowRank(Encoding):
         factors = left[:, : int(rank)] * root, root.unsqueeze(1) * right[: int(rank)]
         if not inner:
             return cls(*map(Dense.in_half, factors))
-        encoding = FORMS[inner[0][0]]
+        encoding = FORMS[form_of(dict(inner))]
         return cls(*(encoding.encode(factor, dict(inner)) for factor in factors))
+
+    @classmethod
+    def check(cls, arguments: Arguments) -> None:
+        """Numbers that the factors can be encoded with."""
+        inner = {name: number for name, number in arguments.items() if name != "svd"}
+        if inner:
+            FORMS[form_of(inner)].check(inner)
 
     @property
     def shape(self) -> tuple[int, int]:
