@@ -31,10 +31,14 @@ sys.meta_path[:] = map(Finder, sys.meta_path)
 
 def without_extras(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Runs code where nothing can be imported that `pip install g2lstm` does not bring."""
-    core = requirements.closure(requirements.CORE)
+    return with_only(requirements.closure(requirements.CORE), code, folder)
+
+
+def with_only(kept: set[str], code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs code where nothing can be imported but these distributions."""
     owners = packages_distributions()
-    blocked = {module for module, names in owners.items() if not core & {canonicalize_name(name) for name in names}}
-    assert {"typer", "pydantic", "tokenizers", "onnx"} <= blocked
+    blocked = {module for module, names in owners.items() if not kept & {canonicalize_name(name) for name in names}}
+    assert {"typer", "pydantic", "onnx"} <= blocked
     code = BLOCKER.format(blocked=blocked - {"g2lstm"}) + code
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-W", "error", "-c", code]

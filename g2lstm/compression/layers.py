@@ -1,7 +1,7 @@
-"""Recurrent layers as sessions and exports read them: the encoded weights of each gate, in one form for all."""
+"""Recurrent layers of torch, ours and compressed ones, as sessions and exports read them: gate by gate."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,58 +9,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from g2lstm.compression.encodings import Dense, Encoding
-from g2lstm.compression.recurrent import LETTERS_OF, CompressedRecurrent
-from g2lstm.compression.session import Layer, Term
+from g2lstm.compression.gate_weights import LayerWeights as LayerWeights
+from g2lstm.compression.gate_weights import Weight as Weight
+from g2lstm.compression.recurrent import CompressedRecurrent
+from g2lstm.compression.session import Layer
 from g2lstm.nn.gate import GateRule
 from g2lstm.nn.gated import Gated
+from g2lstm.nn.kind import gate_factors
 from g2lstm.nn.survey import TWINS, kind_of, why_not
-
-
-class Weight(NamedTuple):
-    """A weight matrix of a model.
-
-    Attributes:
-        name: in the model.
-        encoding: (N, K).
-        factor: the matrix is multiplied by this, for example 1 / tau.
-    """
-
-    name: str
-    encoding: Encoding
-    factor: float = 1.0
-
-
-class LayerWeights(NamedTuple):
-    """One recurrent layer in one direction, as it computes in evaluation.
-
-    Attributes:
-        w_x, w_h: the matrices (H, I) and (H, R) of the gates i, f, g, o, or r, z, n.
-        b_x, b_h: (4H,) or (3H,), without the factors of the gates; 0 if the layer has none.
-        w_r: (R, H), the projection.
-        hard: the gates that are 1[a >= 0] instead of a sigmoid.
-    """
-
-    w_x: list[Weight]
-    w_h: list[Weight]
-    b_x: NDArray[np.float32]
-    b_h: NDArray[np.float32]
-    w_r: Weight | None
-    hard: str
-
-    @property
-    def hidden(self) -> int:
-        """The hidden size, H."""
-        return len(self.b_x) // len(self.w_x)
-
-    @property
-    def width(self) -> int:
-        """The width of the output, R."""
-        return self.hidden if self.w_r is None else self.w_r.encoding.shape[0]
-
-    @property
-    def row_factors(self) -> NDArray[np.float32]:
-        """The factor of each row of all gates."""
-        return np.repeat(np.array([weight.factor for weight in self.w_x], np.float32), self.hidden)
 
 
 def layer_weights(layer: Any, prefix: str = "") -> Iterator[LayerWeights]:
@@ -75,8 +31,8 @@ def layer_weights(layer: Any, prefix: str = "") -> Iterator[LayerWeights]:
     is_cell = isinstance(layer, nn.RNNCellBase)
     kind = kind_of(layer)
     rule = layer.gate_rule() if isinstance(layer, Gated) else GateRule(gates=next(iter(kind.sampled)))
-    letters = LETTERS_OF[kind.name]
-    factors = rule.row_scale(1, torch.empty(0, dtype=torch.float64, device="cpu")).tolist()
+    letters = kind.letters
+    factors = gate_factors(rule.gates, rule.tau)
 
     def floats(name: str) -> NDArray[np.float32]:
         values: NDArray[np.float32] = getattr(layer, name).detach().to("cpu", torch.float32, copy=True).numpy()
@@ -120,15 +76,5 @@ def why_no_session(layer: nn.Module) -> str | None:
 
 def session_layers(layer: nn.Module) -> tuple[list[Layer], str]:
     """The layers of an LSTM, a GRU or a cell in evaluation mode as a session takes them, and its hard gates."""
-    layers = []
-    for one in layer_weights(layer):
-        is_gru = len(one.w_x) == 3
-        terms = [Term(weight.encoding, "x", gate, weight.factor) for gate, weight in enumerate(one.w_x)]
-        # The candidate of a GRU is the only gate that has its two products apart.
-        gates = (0, 1, 3) if is_gru else range(4)
-        terms += [Term(weight.encoding, "h", gate, weight.factor) for gate, weight in zip(gates, one.w_h, strict=True)]
-        bias = (one.b_x + one.b_h) * one.row_factors
-        if is_gru:
-            bias = np.concatenate([bias[: 2 * one.hidden], one.b_x[2 * one.hidden :], one.b_h[2 * one.hidden :]])
-        layers.append(Layer(one.w_x[0].encoding.shape[1], tuple(terms), bias, is_gru=is_gru))
-    return layers, "if" if one.hard == "rz" else one.hard
+    each = list(layer_weights(layer))
+    return [one.session_layer() for one in each], each[0].session_hard

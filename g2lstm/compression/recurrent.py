@@ -20,9 +20,6 @@ from g2lstm.nn.lstm import GatedLSTM
 from g2lstm.nn.stand_in import StandIn
 from g2lstm.nn.survey import TWINS, parameter_names
 
-LETTERS = "ifgo"  # the gates of an LSTM, in the order of their rows
-LETTERS_OF = {LSTM.name: LETTERS, GRU.name: "rzn"}
-
 
 class CompressedRecurrent(Gated):
     """A recurrent layer with encoded weights, used in evaluation like the one that it replaces.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from g2lstm.compression.modules import CompressedEmbedding
-from g2lstm.compression.recurrent import LETTERS_OF, CompressedRecurrent
+from g2lstm.compression.recurrent import CompressedRecurrent
 from g2lstm.nn.gated import Gated
 from g2lstm.nn.names import called
 from g2lstm.nn.survey import TWINS, kind_of, parameter_names, why_not
@@ -154,7 +154,7 @@ def _weights(layer: nn.Module) -> list[str]:
 
 def _facts(layer: nn.Module) -> tuple[str, bool]:
     """The letters of a recurrent layer's gates, and whether it is torch's own."""
-    return LETTERS_OF[kind_of(layer).name], not isinstance(layer, Gated)
+    return kind_of(layer).letters, not isinstance(layer, Gated)
 
 
 def _table_groups(model: nn.Module, uses: dict[nn.Parameter, list[Use]]) -> dict[nn.Parameter, str]:

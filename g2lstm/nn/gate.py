@@ -6,28 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-EVAL_GATES = ("soft", "tempered", "hard")
+from g2lstm.nn.kind import EVAL_GATES as EVAL_GATES
+from g2lstm.nn.kind import GRU as GRU
+from g2lstm.nn.kind import LSTM as LSTM
+from g2lstm.nn.kind import Kind as Kind
+from g2lstm.nn.kind import gate_factors, kind_with
 
-
-@dataclass(frozen=True)
-class Kind:
-    """What tells one recurrent layer from another.
-
-    Attributes:
-        name: as torch calls it.
-        gates: their names, in the order of torch's rows.
-        sampled: the choices of the option `gates`, and which gates each of them pushes towards 0 or 1.
-        states: the letters of the states.
-    """
-
-    name: str
-    gates: tuple[str, ...]
-    sampled: Mapping[str, tuple[int, ...]]
-    states: str
-
-
-LSTM = Kind("LSTM", ("input", "forget", "candidate", "output"), {"if": (0, 1), "ifo": (0, 1, 3)}, "hc")
-GRU = Kind("GRU", ("reset", "update", "candidate"), {"rz": (0, 1)}, "h")
 GateValues = tuple[Tensor, ...]  # the gates of one or many steps, each (..., H), in torch's order
 
 
@@ -50,7 +34,7 @@ class GateRule:
     @property
     def kind(self) -> Kind:
         """The kind of layer that has these gates."""
-        return GRU if self.gates in GRU.sampled else LSTM
+        return kind_with(self.gates)
 
     @property
     def sampled(self) -> tuple[int, ...]:
@@ -99,10 +83,8 @@ class GateRule:
 
     def row_scale(self, hidden: int, like: Tensor) -> Tensor:
         """The factors of the rows of W_x, W_h and b with which a plain layer follows this rule: (4H,), or (3H,)."""
-        sharpness = torch.ones(len(self.kind.gates), hidden, dtype=like.dtype, device=like.device)
-        for gate in self.sampled:
-            sharpness[gate] = 1 / self.tau
-        return sharpness.flatten()
+        factors = torch.tensor(gate_factors(self.gates, self.tau), dtype=like.dtype, device=like.device)
+        return factors.repeat_interleave(hidden)
 
 
 @dataclass(frozen=True)

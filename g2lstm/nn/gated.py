@@ -10,12 +10,12 @@ from torch.nn.utils.rnn import PackedSequence
 from g2lstm.errors import G2Error
 from g2lstm.nn import native, reference, stock
 from g2lstm.nn.checks import NOISY_METHODS, OPTIONS, Arranged, arrange, arrange_noise, checked_option, is_autocast
-from g2lstm.nn.gate import GateRule, Gates, GateValues, Kind
+from g2lstm.nn.gate import GateRule, Gates, GateValues
+from g2lstm.nn.kind import DEFAULT_TAU, Kind, temperature, usual_eval_gate
 from g2lstm.nn.layer import Backend, Direction, LayerOutput, States, Weights, gate_values
 from g2lstm.nn.random import draw_drop, draw_noise
 
 _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # torch 2.7 and later
-DEFAULT_TAU = {"gumbel": 0.9, "binary": 0.5, "sharpened": 0.2, "sigmoid": 1.0}
 _UP_TO_THE_METHOD = ("tau", "eval_gate")
 
 
@@ -99,7 +99,7 @@ class Gated(nn.Module):
     @property
     def eval_gate(self) -> str:
         """How gates are computed in evaluation: "hard" for the method "binary" and "soft" for others, unless given."""
-        return ("hard" if self.method == "binary" else "soft") if self._eval_gate is None else self._eval_gate
+        return usual_eval_gate(self.method) if self._eval_gate is None else self._eval_gate
 
     @eval_gate.setter
     def eval_gate(self, eval_gate: str | None) -> None:
@@ -114,10 +114,7 @@ class Gated(nn.Module):
         """How pre-activations become gates, in the current mode unless one is given."""
         training = self.training if training is None else training
         hard, binary = not training and self.eval_gate == "hard", training and self.method == "binary"
-        # A sharpened model has its temperature in evaluation too; for a G2 model that is one way to read its gates.
-        has_temperature = training or self.eval_gate == "tempered" or self.method == "sharpened"
-        tau = self.tau if has_temperature and self.method != "sigmoid" else 1.0
-        return GateRule(tau, self.gates, hard, binary)
+        return GateRule(temperature(self.method, self.tau, self.eval_gate, training), self.gates, hard, binary)
 
     def _call(
         self,

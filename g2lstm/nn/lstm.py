@@ -9,7 +9,6 @@ from torch.nn.utils.rnn import PackedSequence
 
 from g2lstm.nn.checks import check_projection
 from g2lstm.nn.gate import LSTM
-from g2lstm.nn.gated import DEFAULT_TAU as DEFAULT_TAU
 from g2lstm.nn.gated import Gated, GateOptions, WithParameters
 from g2lstm.nn.stand_in import StandIn, remade
 

@@ -6,7 +6,8 @@ from torch import nn
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.checks import NOISY_METHODS, checked_option
-from g2lstm.nn.gated import DEFAULT_TAU, WithParameters
+from g2lstm.nn.gated import WithParameters
+from g2lstm.nn.kind import DEFAULT_TAU
 
 Course = float | tuple[float, float]  # one value, or the first and the last
 

@@ -18,11 +18,10 @@ from pydantic import BaseModel
 
 from g2lstm.errors import G2Error
 from g2lstm.files import read_bounded
+from g2lstm.recipes.sealed import MAX_BYTES, parse_tables
+from g2lstm.recipes.sealed import seal as seal
 from g2lstm.recipes.sections import GateSection
 
-VERSION = 1  # of the run directory's layout; a reader refuses a newer one
-_FIRST, _LAST = re.compile(r"# g2lstm run, version (\d{1,9})"), "# end"
-_MAX_BYTES = 2**14  # a recipe has about 900; the time to read TOML can grow with the square
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){0,9}")
 # Setting the first drops what was chosen for its old value, or for its default.
 _DISCARDS = {
@@ -44,36 +43,7 @@ def shipped_recipes() -> dict[str, str]:
 def read_tables(name_or_path: str | Path) -> dict[str, Any]:
     """What a recipe says; only the version and the last line of a run's recipe are checked."""
     source = str(name_or_path)
-    content = _read(source)
-    try:
-        text = content.decode("utf-8")
-        _check_seal(text, source)
-        return tomllib.loads(text)
-    except G2Error:
-        raise
-    except (ValueError, RecursionError) as error:  # tomllib raises more than TOMLDecodeError
-        raise G2Error(f"the recipe {source} is not valid TOML: {str(error)[:200]}") from None
-
-
-def seal(toml: str) -> str:
-    """A run's recipe: the first line says its version, and the last that it is complete; both are comments."""
-    return f"# g2lstm run, version {VERSION}\n{toml}{_LAST}\n"
-
-
-def _check_seal(text: str, source: str) -> None:
-    """Refuses a run's recipe that is newer or truncated. Other recipes need no such lines."""
-    if not text.strip():
-        raise G2Error(f"the recipe {source} is empty; if it belongs to a run, restore it from a copy, or train again")
-    lines = text.splitlines()
-    if (first := _FIRST.fullmatch(lines[0])) is None:
-        return
-    if int(first[1]) > VERSION:
-        raise G2Error(f"{source} has version {first[1]}, but this g2lstm reads only up to {VERSION}; upgrade g2lstm")
-    if _LAST not in lines:
-        raise G2Error(
-            f"the recipe {source} is truncated: its last line should be {_LAST!r}; restore it from a copy, or train "
-            "again"
-        )
+    return parse_tables(_read(source), source)
 
 
 def recipe_to_toml(recipe: BaseModel) -> str:
@@ -186,7 +156,7 @@ def _read(source: str) -> bytes:
         return shipped[source].read_bytes()
     path = Path(os.path.expanduser(source))
     if os.path.isfile(path):  # raises for no name, unlike Path.is_file
-        return read_bounded(path, _MAX_BYTES)
+        return read_bounded(path, MAX_BYTES)
     if os.path.isfile(path / "recipe.toml"):
         raise G2Error(f"{source} is a folder; to use the recipe in it, give {Path(source) / 'recipe.toml'}")
     close = get_close_matches(source, shipped, n=1)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from g2lstm.nn.lstm import DEFAULT_TAU
+from g2lstm.nn.kind import DEFAULT_TAU, usual_eval_gate
 from g2lstm.text.datasets import SPLITS, data_set, fetch, own_folder
 from g2lstm.text.tokenize import MIN_BPE_VOCABULARY
 
@@ -112,7 +112,7 @@ class GateSection(Section):
     @field_validator("eval_gate", mode="before")
     @classmethod
     def _resolve_gate(cls, gate: Any, others: ValidationInfo) -> Any:
-        return ("hard" if others.data.get("method") == "binary" else "soft") if gate is None else gate
+        return usual_eval_gate(others.data.get("method", "")) if gate is None else gate
 
 
 class AdamW(Section):

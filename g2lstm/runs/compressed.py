@@ -21,7 +21,7 @@ from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically
 from g2lstm.runs.directory import TABLE, RunDirectory
 from g2lstm.runs.trained import load, score
-from g2lstm.runs.weights import COMPRESSED
+from g2lstm.runtime.weights import COMPRESSED
 from g2lstm.tasks.trained import Scoring, Trained
 
 Show: TypeAlias = Callable[[str, int, int], None]  # what is being done, how much of it is done, and the total

@@ -20,7 +20,8 @@ from g2lstm.files import read_bounded, write_atomically
 from g2lstm.recipes.files import read_tables, recipe_to_toml, seal, tables_hash
 from g2lstm.recipes.sections import Recipe
 from g2lstm.runs.records import MAX_BYTES, CompressionReport, MetricsLine, Result, Score
-from g2lstm.runs.weights import PLAIN, Weights
+from g2lstm.runs.weights import Weights
+from g2lstm.runtime.weights import PLAIN
 from g2lstm.tasks.recipes import TASKS, parse_recipe, task_of
 from g2lstm.text.tokenize import Tokenizer
 from g2lstm.version import __version__
@@ -120,7 +121,7 @@ class RunDirectory:
         if not self.model_file.is_file():
             raise G2Error(f"{self.path} has no trained model yet; train it with `g2lstm train ... --resume`")
         try:
-            opened = safetensors.safe_open(self.model_file, framework="pt")
+            opened = safetensors.safe_open(self.model_file, framework="np")
         except (safetensors.SafetensorError, OSError) as error:
             remedy = "Delete it: then `g2lstm train ... --resume` restores it from the last checkpoint"
             if self.compression_file.exists():

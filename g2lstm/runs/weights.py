@@ -5,6 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from g2lstm.compression import storage
@@ -12,8 +13,7 @@ from g2lstm.compression.encodings.base import brief
 from g2lstm.compression.model import install_
 from g2lstm.compression.storage import HEADER, parse_header
 from g2lstm.errors import G2Error
-
-PLAIN, COMPRESSED = 1, 2  # versions of the file; a newer one is refused
+from g2lstm.runtime.weights import check_facts
 
 
 class Weights:
@@ -22,13 +22,7 @@ class Weights:
     def __init__(self, path: Path, file: Any) -> None:
         self.path, self._file = path, file
         self.facts: dict[str, str] = file.metadata() or {}
-        version = self.facts.get("version", "")
-        if self.facts.get("format") != "g2lstm" or not version.isdecimal() or len(version) > 9:
-            raise G2Error(f"{path} was not written by g2lstm")
-        if int(version) > COMPRESSED:
-            raise G2Error(
-                f"{path} has version {version}, but this g2lstm reads up to {COMPRESSED}; install a newer one"
-            )
+        check_facts(path, self.facts)
 
     @cached_property
     def spec(self) -> str | None:
@@ -49,7 +43,7 @@ class Weights:
         expected = {name: (list(value.shape), "F32") for name, value in model.state_dict().items()}
         slices = {name: self._file.get_slice(name) for name in self._file.keys()}  # noqa: SIM118, it is no mapping
         self._compare({name: (part.get_shape(), part.get_dtype()) for name, part in slices.items()}, expected)
-        weights = {name: self._file.get_tensor(name).clone() for name in slices}
+        weights = {name: torch.from_numpy(self._file.get_tensor(name)) for name in slices}
         if wrong := [name for name, value in weights.items() if not value.isfinite().all()]:
             raise G2Error(f"{self.path} is broken: {wrong[0]} is not finite; train the model again")
         model.load_state_dict(weights, assign=next(model.parameters()).is_meta)

@@ -86,7 +86,7 @@ def test_generate(trained):
     first, second = run(*options), run(*options)
     assert first.returncode == 0, first.stderr
     assert first.stdout == second.stdout
-    assert first.stdout.startswith("the ")
+    assert first.stdout.startswith("the")
     assert "<unk>" not in first.stdout
 
 

@@ -13,10 +13,10 @@ from g2lstm import G2Error
 from g2lstm.compression.model import compress, encoded_matrices, group_sizes
 from g2lstm.compression.spec import Spec
 from g2lstm.look.examine import score_by_gate
-from g2lstm.runs import weights
 from g2lstm.runs.compressed import check_compressible, default_folder, new_folder, write_run
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load, score
+from g2lstm.runtime import weights
 from g2lstm.tasks.recipes import load_recipe, parse_recipe
 from g2lstm.tasks.trained import Scoring
 from g2lstm.training.start import prepare, train_recipe

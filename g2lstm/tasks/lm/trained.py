@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ from pydantic import ValidationError
 from g2lstm.compression.stream import TokenSession, can_replace, stream
 from g2lstm.errors import G2Error
 from g2lstm.recipes.problems import problems_of
+from g2lstm.runtime.language import continue_text, token_ids
 from g2lstm.tasks.lm.cache import cached_perplexity, tune_cache
-from g2lstm.tasks.lm.generate import generate
+from g2lstm.tasks.lm.generate import reader, seeded
 from g2lstm.tasks.lm.model import LanguageModel
 from g2lstm.tasks.lm.recipe import CacheSection, LmRecipe
 from g2lstm.tasks.reading import Encoded, check_length, column, encode
@@ -47,13 +47,8 @@ class TrainedLanguageModel(Trained):
 
     def perplexity(self, text: str, *, cache: CacheSection | None = None, eval_gate: str | None = None) -> float:
         """The perplexity of a text, perhaps with a cache pointer; every line ends with the end-of-sentence token."""
-        ids = torch.tensor([*self._ids(text.removesuffix("\n")), self.tokenizer.eos_id])
+        ids = torch.tensor([*token_ids(self.tokenizer, text.removesuffix("\n")), self.tokenizer.eos_id])
         return cached_perplexity(self.model, ids, cache, eval_gate=eval_gate).perplexity
-
-    def _ids(self, text: str) -> list[int]:
-        """Token ids, with the end-of-sentence token between lines."""
-        first, *others = (self.tokenizer.encode(line) for line in text.split("\n"))
-        return [*first, *(token for line in others for token in (self.tokenizer.eos_id, *line))]
 
     def split(self, split: str, data_dir: Path | None = None) -> TokenStream:
         """The tokens of a split of the data that the model was trained on."""
@@ -173,29 +168,16 @@ class TrainedLanguageModel(Trained):
             seed: makes the result repeatable.
             allow_unknown: let the model produce `<unk>`.
         """
-        if tokens < 0:
-            raise G2Error(f"tokens must be at least 0, got {tokens}")
-        ids = [self.tokenizer.eos_id, *self._ids(prompt)]
-        generator = None if seed is None else torch.Generator().manual_seed(seed)
-        forbidden = () if allow_unknown else (self.tokenizer.unk_id,)
-        continuation = generate(
-            self.model,
-            ids,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            forbidden=forbidden,
-            generator=generator,
-            read=self._reader(),
-        )
-        return self.tokenizer.decode([*ids[1:], *islice(continuation, tokens)])
+        return continue_text(
+            self.tokenizer, self._reader(), prompt, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p,
+            generator=seeded(seed), allow_unknown=allow_unknown,
+        )  # fmt: skip
 
-    def _reader(self) -> Callable[[Sequence[int]], torch.Tensor] | None:
+    def _reader(self) -> Callable[[Sequence[int]], npt.NDArray[Any]]:
         """Reads with a session, if it does everything that the model does; a subclass may do more."""
-        if type(self.model) is not LanguageModel or not can_replace(self.model):
-            return None
-        session = self.stream()
-        return lambda ids: torch.from_numpy(session.step(ids[0]) if len(ids) == 1 else session.sequence(ids)[-1])
+        if type(self.model) is LanguageModel and can_replace(self.model):
+            return self.stream().read
+        return reader(self.model)
 
 
 def _own_cache(how: Scoring) -> dict[str, Any]:

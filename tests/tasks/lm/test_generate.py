@@ -1,16 +1,14 @@
 from itertools import islice
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from g2lstm.errors import G2Error
-from g2lstm.tasks.lm.generate import choose, generate
+from g2lstm.tasks.lm.generate import generate
 from g2lstm.tasks.lm.model import LanguageModel
 
 VOCABULARY = 19
-LOGITS = st.lists(st.floats(-50, 50), min_size=2, max_size=30).map(lambda values: torch.tensor(values))
 
 
 @pytest.fixture
@@ -26,7 +24,7 @@ def take(count, *args, **options):
 
 
 def seeded(seed):
-    return torch.Generator().manual_seed(seed)
+    return np.random.default_rng(seed)
 
 
 def test_same_seed_same_tokens(model):
@@ -42,6 +40,14 @@ def test_global_generator_is_left_alone_if_one_is_given(model):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_without_a_generator_torchs_own_decides(model):
+    drawn = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        drawn.append(take(40, model, [3]))
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
 def test_greedy_is_the_likeliest_after_all_that_was_read(model):
     got = take(8, model, [3, 5], temperature=0.0)
     model.eval()
@@ -52,52 +58,10 @@ def test_greedy_is_the_likeliest_after_all_that_was_read(model):
         text.append(token)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("wrong", [float("inf"), float("nan")])
-def test_logits_that_are_not_finite_are_no_reason_to_draw(temperature, wrong):
-    with pytest.raises(G2Error, match="logits that are not finite"):
-        choose(torch.tensor([0.0, wrong, -float("inf")]), temperature)
-
-
 def test_forbidden_tokens_never_come(model):
     forbidden = list(range(1, VOCABULARY))
     assert set(take(20, model, [4], forbidden=forbidden)) == {0}
     assert set(take(20, model, [4], forbidden=forbidden, temperature=0.0)) == {0}
-
-
-def test_frequencies_are_those_of_the_tempered_softmax():
-    logits = torch.tensor([1.0, 0.0, -1.0, 2.0])
-    draws, generator = 4000, seeded(0)
-    counts = torch.bincount(torch.tensor([choose(logits, 2.0, generator=generator) for _ in range(draws)]), minlength=4)
-    expected = (logits / 2.0).softmax(0)
-    assert ((counts / draws - expected).abs() < 5 * (expected * (1 - expected) / draws).sqrt()).all()
-
-
-@given(LOGITS, st.integers(1, 35), st.floats(0.01, 10), st.integers(0, 1000))
-def test_top_k_draws_one_of_the_k_likeliest(logits, k, temperature, seed):
-    token = choose(logits, temperature, top_k=k, generator=seeded(seed))
-    assert (logits > logits[token]).sum() < k
-
-
-@given(LOGITS, st.floats(0.01, 1.0), st.integers(0, 1000))
-def test_top_p_draws_from_the_nucleus(logits, p, seed):
-    token = choose(logits, 1.0, top_p=p, generator=seeded(seed))
-    probabilities = logits.double().softmax(0)
-    likelier = probabilities[logits > logits[token]].sum()
-    assert likelier < p + 1e-9
-
-
-@given(LOGITS, st.integers(0, 1000))
-def test_narrow_limits_are_greedy(logits, seed):
-    best = logits.max()
-    for options in ({"top_k": 1}, {"top_p": 1e-9}, {"temperature": 1e-300}, {"temperature": 0.0}):
-        assert logits[choose(logits, **options, generator=seeded(seed))] == best
-
-
-def test_nucleus_is_the_fewest_that_reach_p():
-    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
-    drawn = {choose(logits, 1.0, top_p=0.75, generator=seeded(seed)) for seed in range(200)}
-    assert drawn == {0, 1}
 
 
 def test_model_is_as_before_between_tokens(model):

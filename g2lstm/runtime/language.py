@@ -1,0 +1,111 @@
+"""`LanguageModel`: a language model of a run that reads token by token and writes text, without torch."""
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from g2lstm.compression.kernel import open_session
+from g2lstm.compression.session import Layer
+from g2lstm.compression.tokens import TokenSession
+from g2lstm.errors import G2Error
+from g2lstm.runtime.recipe import RunRecipe
+from g2lstm.runtime.sampling import Logits, continuation
+from g2lstm.runtime.weights import RunWeights
+
+if TYPE_CHECKING:
+    from g2lstm.text.tokenize import Tokenizer
+
+
+class LanguageModel(TokenSession):
+    """A language model with its tokenizer and a state, which is zero before the first token.
+
+    Attributes:
+        tokenizer: between text and token ids.
+        vocabulary_size: V.
+    """
+
+    def __init__(
+        self,
+        recipe: RunRecipe,
+        weights: RunWeights,
+        tokenizer: "Tokenizer",
+        *,
+        threads: int | None = None,
+        eval_gate: str | None = None,
+    ) -> None:
+        gates, residual = recipe.gates(eval_gate), recipe.get("model.residual", False)
+        embedding = weights.matrix("embedding.weight")
+        softmax = weights.matrix("softmax_weight") if "softmax_weight" in weights else embedding
+        bias = weights.vector("softmax_bias", len(tokenizer))
+        count = weights.count("layers.{}.weight_ih_l0")
+        each = [weights.lstm(f"layers.{number}", gates) for number in range(count)]
+        layers = [one.session_layer(residual and one.hidden == one.w_x[0].encoding.shape[1]) for one in each]
+        sizes = {"the vocabulary": (embedding.shape[0], len(tokenizer)), "the softmax": (softmax.shape[0], len(bias))}
+        weights.check(sizes)
+        super().__init__(open_session(layers, gates.hard, threads, Layer.softmax(softmax, bias)), embedding)
+        self.tokenizer = tokenizer
+
+    def generate(
+        self,
+        prompt: str = "",
+        *,
+        tokens: int = 50,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        allow_unknown: bool = False,
+    ) -> str:
+        """Continues a prompt; an empty one begins a sentence. The state for `step` stays as it is.
+
+        With the same seed, `g2lstm.load(run).generate` writes the same text.
+
+        Args:
+            prompt: the text to continue.
+            tokens: the number of tokens to add.
+            temperature: below 1, likely words become likelier; 0 always takes the likeliest.
+            top_k: draw only from the k likeliest tokens.
+            top_p: draw only from the likeliest tokens that together have this probability.
+            seed: makes the result repeatable.
+            allow_unknown: let the model produce `<unk>`.
+        """
+        before = self.get_state()
+        self.reset()
+        try:
+            return continue_text(
+                self.tokenizer, self.read, prompt, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p,
+                generator=np.random.default_rng(seed), allow_unknown=allow_unknown,
+            )  # fmt: skip
+        finally:
+            self.set_state(before)
+
+
+def continue_text(
+    tokenizer: "Tokenizer",
+    read: Callable[[Sequence[int]], Logits],
+    prompt: str,
+    *,
+    tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float,
+    generator: np.random.Generator,
+    allow_unknown: bool,
+) -> str:
+    """A prompt and its continuation; `read` and the options are those of `continuation`."""
+    if tokens < 0:
+        raise G2Error(f"tokens must be at least 0, got {tokens}")
+    ids = [tokenizer.eos_id, *token_ids(tokenizer, prompt)]
+    forbidden = () if allow_unknown else (tokenizer.unk_id,)
+    drawn = continuation(
+        read, ids, temperature=temperature, top_k=top_k, top_p=top_p, forbidden=forbidden, generator=generator
+    )
+    return tokenizer.decode([*ids[1:], *islice(drawn, tokens)])
+
+
+def token_ids(tokenizer: "Tokenizer", text: str) -> list[int]:
+    """Token ids, with the end-of-sentence token between lines."""
+    first, *others = (tokenizer.encode(line) for line in text.split("\n"))
+    return [*first, *(token for line in others for token in (tokenizer.eos_id, *line))]

@@ -1,0 +1,44 @@
+"""`load`: opens a run directory without torch."""
+
+import os
+from pathlib import Path
+
+from g2lstm.errors import G2Error, needs
+from g2lstm.runtime.language import LanguageModel
+from g2lstm.runtime.recipe import RunRecipe
+from g2lstm.runtime.weights import RunWeights
+
+
+def load(path: str | Path, *, threads: int | None = None, eval_gate: str | None = None) -> LanguageModel:
+    """Opens the model of a run, compressed or not, to use it without torch.
+
+    Args:
+        path: a run directory, from `g2lstm train` or `g2lstm compress`.
+        threads: at most this many in the compiled kernel; one per processor if not given. Small models use fewer.
+        eval_gate: "soft", "tempered" or "hard"; None for the model's own.
+
+    Examples:
+        >>> from g2lstm.runtime import load
+        >>> model = load("runs/ptb-small+small")
+        >>> model.generate("the company said", tokens=20, seed=1)
+    """
+    run = Path(path)
+    if not os.path.isfile(run / "recipe.toml"):  # unlike Path.is_file, this never raises
+        what = "has no recipe.toml" if os.path.exists(run) else "does not exist"
+        raise G2Error(f"{run} is not a run directory: it {what}; make one with `g2lstm train RECIPE --out {run}`")
+    recipe = RunRecipe(run / "recipe.toml")
+    if recipe.task not in _TOKENIZERS:
+        raise G2Error(
+            f"{run} is a run of task {recipe.task!r}, and this runtime knows {', '.join(_TOKENIZERS)}; install a newer "
+            "g2lstm"
+        )
+    with needs("text", "a run with its tokenizer"):
+        from g2lstm.text.tokenize import Tokenizer
+    tokenizers = [Tokenizer.load(run / name) for name in _TOKENIZERS[recipe.task]]
+    weights = RunWeights.open(run / "model.safetensors")
+    return _MODELS[recipe.task](recipe, weights, *tokenizers, threads=threads, eval_gate=eval_gate)
+
+
+# For each task the files of its tokenizers, and what a run of it becomes.
+_TOKENIZERS = {"lm": ("tokenizer.json",)}
+_MODELS = {"lm": LanguageModel}

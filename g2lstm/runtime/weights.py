@@ -1,0 +1,143 @@
+"""The weights of a run as encodings and arrays, by the names of the model's parameters."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import safetensors
+from numpy.typing import NDArray
+
+from g2lstm.compression import storage
+from g2lstm.compression.encodings import Dense, Encoding
+from g2lstm.compression.encodings.base import Array, brief
+from g2lstm.compression.gate_weights import LayerWeights, Weight
+from g2lstm.errors import G2Error
+from g2lstm.nn.kind import LSTM
+from g2lstm.runtime.recipe import GateFacts
+
+PLAIN, COMPRESSED = 1, 2  # versions of the file; a newer one is refused
+
+
+def check_facts(path: Path, facts: Mapping[str, str]) -> None:
+    """Raises unless the metadata of a run's file of weights says that this g2lstm can read it."""
+    version = facts.get("version", "")
+    if facts.get("format") != "g2lstm" or not version.isdecimal() or len(version) > 9:
+        raise G2Error(f"{path} was not written by g2lstm")
+    if int(version) > COMPRESSED:
+        raise G2Error(f"{path} has version {version}, but this g2lstm reads up to {COMPRESSED}; install a newer one")
+
+
+class RunWeights:
+    """The weights in a run directory, compressed or not; whoever builds a model from them takes them by name.
+
+    Args:
+        path: the file.
+        matrices: the encoded ones.
+        arrays: the others.
+    """
+
+    def __init__(self, path: Path, matrices: Mapping[str, Encoding], arrays: Mapping[str, Array]) -> None:
+        self._path, self._matrices, self._arrays = path, dict(matrices), dict(arrays)
+        self._taken: set[str] = set()
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Reads a model.safetensors; raises if it is damaged, forged or too new."""
+        if not path.is_file():
+            raise G2Error(f"{path.parent} has no trained model yet; train it with `g2lstm train ... --resume`")
+        try:
+            with safetensors.safe_open(path, framework="np") as file:
+                facts = file.metadata() or {}
+                check_facts(path, facts)
+                if storage.HEADER in facts:
+                    stored = storage.load(path, file)
+                    return cls(path, stored.matrices, stored.arrays)
+                arrays = storage.read_arrays(path, file)
+        except (safetensors.SafetensorError, OSError) as error:
+            raise G2Error(f"{path} can't be read: {error}; it is broken, so restore it from a copy") from None
+        if broken := [name for name, array in arrays.items() if not np.isfinite(storage.as_floats(array)).all()]:
+            raise G2Error(f"{path} is broken: {broken[0]} is not finite; train the model again")
+        return cls(path, {}, arrays)
+
+    def count(self, pattern: str) -> int:
+        """How many numbers there are for the {} in names such as "layers.{}.weight_ih_l0"."""
+        names = (re.sub(r"\.[a-z]$", "", name) if name in self._matrices else name for name in self._names)
+        return len(set(names) & {pattern.format(number) for number in range(len(self._names))})
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def matrix(self, name: str) -> Encoding:
+        """A matrix, encoded or dense."""
+        self._taken.add(name)
+        if name in self._matrices:
+            return self._matrices[name]
+        return Dense(self._array(name, 2))
+
+    def vector(self, name: str, size: int) -> NDArray[np.float32]:
+        """A vector of this size."""
+        self._taken.add(name)
+        if len(array := self._array(name, 1)) != size:
+            raise self._does_not_fit(f"{name} has {len(array)} numbers, expected {size}")
+        return array
+
+    def lstm(self, prefix: str, gates: GateFacts, ending: str = "_l0") -> LayerWeights:
+        """One layer of an LSTM in one direction.
+
+        Args:
+            prefix: the name of the module.
+            gates: how they are computed.
+            ending: of the names of its parameters.
+        """
+        w_x, w_h = (self._gates(f"{prefix}.weight_{part}{ending}", gates.factors) for part in ("ih", "hh"))
+        H = w_h[0].encoding.shape[1]
+        b_x, b_h = (self.vector(f"{prefix}.bias_{part}{ending}", len(w_x) * H) for part in ("ih", "hh"))
+        made = LayerWeights(w_x, w_h, b_x, b_h, None, gates.hard)
+        shapes = {one.encoding.shape for one in w_x} | {one.encoding.shape for one in w_h}
+        if shapes != {(H, w_x[0].encoding.shape[1]), (H, H)}:
+            raise self._does_not_fit(f"the matrices of {prefix} have the shapes {sorted(shapes)}")
+        return made
+
+    def check(self, sizes: Mapping[str, tuple[int, int]]) -> None:
+        """Raises if two sizes that must be equal differ, or if the file holds weights that nobody took.
+
+        Args:
+            sizes: each with its name, as it was found and as it was expected.
+        """
+        for name, (found, expected) in sizes.items():
+            if found != expected:
+                raise self._does_not_fit(f"{name} is {found}, expected {expected}")
+        if unknown := sorted(self._names - self._taken):
+            raise self._does_not_fit(f"it holds {brief(unknown[0])}, which this model has no place for")
+
+    def _gates(self, name: str, factors: list[float]) -> list[Weight]:
+        letters = LSTM.letters
+        each: list[Encoding]
+        if name in self._arrays:
+            self._taken.add(name)
+            rows = self._array(name, 2)
+            if len(rows) % len(letters):
+                raise self._does_not_fit(f"{name} has {len(rows)} rows, which are not {len(letters)} gates")
+            each = [Dense(gate) for gate in np.split(rows, len(letters))]
+        else:
+            each = [self.matrix(f"{name}.{letter}") for letter in letters]
+        named = zip(letters, each, factors, strict=True)
+        return [Weight(f"{name}.{letter}", one, factor) for letter, one, factor in named]
+
+    @property
+    def _names(self) -> set[str]:
+        return {*self._matrices, *self._arrays}
+
+    def _array(self, name: str, dimensions: int) -> NDArray[np.float32]:
+        array = self._arrays.get(name)
+        if array is None or array.ndim != dimensions or array.dtype != np.float32:
+            got = "nothing" if array is None else f"{array.dtype} of shape {array.shape}"
+            raise self._does_not_fit(f"{name} must be float32 with {dimensions} dimensions, got {got}")
+        return array
+
+    def _does_not_fit(self, why: str) -> G2Error:
+        return G2Error(
+            f"{self._path} does not fit the recipe and the tokenizer: {why}; use the ones it was trained with"
+        )
