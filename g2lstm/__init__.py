@@ -9,7 +9,9 @@ from g2lstm.version import __version__
 
 if TYPE_CHECKING:
     from g2lstm.compression.model import compress
+    from g2lstm.compression.prepare import prepare_
     from g2lstm.compression.saved import HubMixin, load_into, save
+    from g2lstm.compression.straight_through import unprepare_
     from g2lstm.compression.stream import stream
     from g2lstm.export.onnx import export_onnx
     from g2lstm.nn.cells import G2GRUCell, G2LSTMCell
@@ -44,12 +46,14 @@ __all__ = [
     "freeze_",
     "load",
     "load_into",
+    "prepare_",
     "record_gates",
     "save",
     "set_gates_",
     "stream",
     "survey",
     "train",
+    "unprepare_",
 ]
 
 # Imported on first use: torch alone takes seconds, which a process that only reads text should not have to spend.
@@ -70,12 +74,14 @@ _LATER = {
     "freeze_": "g2lstm.nn.convert",
     "load": "g2lstm.runs.trained",
     "load_into": "g2lstm.compression.saved",
+    "prepare_": "g2lstm.compression.prepare",
     "record_gates": "g2lstm.nn.record",
     "save": "g2lstm.compression.saved",
     "set_gates_": "g2lstm.nn.convert",
     "stream": "g2lstm.compression.stream",
     "survey": "g2lstm.nn.survey",
     "train": "g2lstm.training.start",
+    "unprepare_": "g2lstm.compression.straight_through",
 }
 _PACKAGES = {"HuggingFaceCallback": "transformers", "LightningCallback": "lightning"}
 

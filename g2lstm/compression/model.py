@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from g2lstm.compression.choice import choose
-from g2lstm.compression.encodings import Encoding
+from g2lstm.compression.encodings import Dense, Encoding
 from g2lstm.compression.modules import (
     Compressed,
     CompressedConvolution,
@@ -22,6 +22,7 @@ from g2lstm.compression.modules import (
 )
 from g2lstm.compression.recurrent import CompressedRecurrent, compressed
 from g2lstm.compression.spec import GROUPS, Given, Operations, Spec, encode
+from g2lstm.compression.straight_through import Preparation, preparations, unprepare_
 from g2lstm.compression.targets import CONVOLUTIONS, Targets, find_targets, is_dense
 from g2lstm.errors import G2Error
 from g2lstm.nn.convert import Model, replace_all
@@ -30,7 +31,7 @@ from g2lstm.nn.names import called
 _ERRORS = {True: 0.2, False: 0.5}  # beyond which `compress` warns, in recurrent layers of torch's own and elsewhere
 
 
-def compress(model: Model, spec: Given) -> Model:
+def compress(model: Model, spec: "Given | None" = None) -> Model:
     """Returns a copy of a model with compressed weights, in evaluation mode; the model itself stays as it is.
 
     Every LSTM, GRU and cell, torch's or ours, gets encoded weights, with W_x and W_h of each gate compressed
@@ -45,7 +46,7 @@ def compress(model: Model, spec: Given) -> Model:
         model: any module that holds a recurrent layer, on any device.
         spec: such as "gates=round:0.2,clip:0.4; cell=int8", "int8" for all weights, or the name of a preset; or a spec
             for each pattern of names of modules or parameters. `compression.spec` describes both. Groups that the model
-            does not have are ignored.
+            does not have are ignored. A model from `prepare_` is compressed as it was prepared, so it needs no spec.
 
     Examples:
         >>> small = g2lstm.compress(model, "gates=round:0.2,clip:0.4; cell=int8; embedding=int8")
@@ -53,25 +54,10 @@ def compress(model: Model, spec: Given) -> Model:
     """
     if not isinstance(model, nn.Module):
         raise G2Error(f"compress takes a torch.nn.Module, got {type(model).__name__}; for a run, pass load(run).model")
-    wanted = Spec.of(spec)
-    refuse_scripted(model)
-    _refuse_compressed(model)
-    if not any(map(is_dense, model.modules())):
-        raise G2Error(
-            f"found no recurrent layer (LSTM, GRU or a cell of them) inside {type(model).__name__}; "
-            "compress needs a model that has one"
-        )
-    found = find_targets(model)
-    chosen, in_vain = choose(model, found, wanted)
-    for one in in_vain:
-        warnings.warn(f"compress leaves {called(one.name)} alone: {one.reason}", stacklevel=2)
+    if prepared := preparations(model):
+        return _as_prepared(model, prepared[0], prepared[0].spec if spec is None else Spec.of(spec))
+    found, chosen = plan(model, Spec.of(spec))  # type: ignore[arg-type]  # which refuses None
     encodings = _encode(found, chosen)
-    if not encodings:
-        present = sorted({target.group for target in found.matrices.values()}, key=GROUPS.index)
-        raise G2Error(
-            f"{str(wanted)!r} would compress nothing of {type(model).__name__}; "
-            f"the groups that it has: {', '.join(present) or 'none'}"
-        )
     if lossy := _lossy(found, encodings):
         warnings.warn(
             f"compression changes these matrices a lot: {', '.join(lossy)}; check the model's output, or give them a "
@@ -81,6 +67,52 @@ def compress(model: Model, spec: Given) -> Model:
     # The copy shares these parameters with the model until `install_` replaces them, so that none is copied in vain.
     replaced = {id(p): p for p in (found.matrices[name].parameter for name in encodings)}
     return install_(copied(model, replaced), encodings).eval()
+
+
+def _as_prepared(model: Model, prepared: Preparation, spec: Spec) -> Model:
+    """The model with the encodings that its forward calls see now."""
+    if prepared.model is not model:
+        name = next((name for name, module in model.named_modules() if module is prepared.model), "")
+        raise G2Error(f"what is prepared is only a part of this model, {name!r}; compress that part")
+    if spec != prepared.spec:
+        raise G2Error(
+            f"this model is prepared for {str(prepared.spec)!r}, got {str(spec)!r}; compress it as it was prepared, or "
+            "call g2lstm.unprepare_(model) first"
+        )
+    found = find_targets(model)
+    seen = {name: prepared.encoding(one.parameter, one.rows) for name, one in found.matrices.items()}
+    encodings = {name: one for name, one in seen.items() if one is not None}
+    for names in found.layers.values():  # a layer has all of its matrices encoded, or none
+        if encodings.keys() & set(names.values()):
+            encodings |= {
+                name: Dense.encode(found.matrices[name].values, {}) for name in names.values() if seen[name] is None
+            }
+    return install_(unprepare_(copied(model, {})), encodings).eval()
+
+
+def plan(model: nn.Module, spec: Spec) -> tuple[Targets, dict[str, Operations]]:
+    """The matrices of a model, and the operations for those that a spec compresses; raises if there are none.
+
+    Warns about what the spec asks for in vain.
+    """
+    refuse_scripted(model)
+    _refuse_compressed(model)
+    if not any(map(is_dense, model.modules())):
+        raise G2Error(
+            f"found no recurrent layer (LSTM, GRU or a cell of them) inside {type(model).__name__}; "
+            "compress needs a model that has one"
+        )
+    found = find_targets(model)
+    chosen, in_vain = choose(model, found, spec)
+    for one in in_vain:
+        warnings.warn(f"compress leaves {called(one.name)} alone: {one.reason}", stacklevel=3)
+    if not any(chosen.values()):
+        present = sorted({target.group for target in found.matrices.values()}, key=GROUPS.index)
+        raise G2Error(
+            f"{str(spec)!r} would compress nothing of {type(model).__name__}; "
+            f"the groups that it has: {', '.join(present) or 'none'}"
+        )
+    return found, {name: operations for name, operations in chosen.items() if operations}
 
 
 def install_(model: Model, encodings: Mapping[str, Encoding]) -> Model:

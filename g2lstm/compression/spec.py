@@ -68,11 +68,11 @@ class Operations:
         return bool(self.numbers)
 
 
-def encode(values: "Tensor", operations: Operations | None) -> Encoding:
-    """Encodes a matrix (rows, columns); without operations it stays dense."""
+def encode(values: "Tensor", operations: Operations | None, *, quickly: bool = False) -> Encoding:
+    """Encodes a matrix (rows, columns), as `prepare_` does it if `quickly`; without operations it stays dense."""
     numbers = {} if operations is None else dict(operations.numbers)
     encoding = FORMS[form_of(numbers)] if numbers else Dense
-    return encoding.encode(values, numbers)
+    return encoding.encode_quickly(values, numbers) if quickly else encoding.encode(values, numbers)
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ def _find_layers(
     for layer, name in layers.items():
         reason = reasons[layer]
         if reason is None:
-            own = [use for weight in _weights(layer) for use in uses[getattr(layer, weight)]]
+            own = [use for weight in _weights(layer) for use in uses[_parameter(layer, weight)]]
             others = [use for use in own if reasons.get(use.module, "no layer") or _facts(use.module) != _facts(layer)]
             reason = _shared(others[0]) if others else None
         if reason is not None:
@@ -137,7 +137,7 @@ def _find_layers(
         found.layers[layer] = {}
         letters, is_plain = _facts(layer)
         for weight in _weights(layer):
-            parameter = getattr(layer, weight)
+            parameter = _parameter(layer, weight)
             H = len(parameter) // len(letters)
             for gate, letter in enumerate(letters):
                 full_name = f"{names[parameter]}.{letter}"
@@ -145,6 +145,13 @@ def _find_layers(
                 group = "gates" if letter in "ifrz" else "cell"
                 rows = slice(gate * H, (gate + 1) * H)
                 found.matrices[full_name] = Target(group, parameter, uses[parameter], rows, letter, is_plain)
+
+
+def _parameter(layer: nn.Module, name: str) -> nn.Parameter:
+    """The parameter itself, even where `prepare_` shows an encoded copy in its place."""
+    found = layer._parameters[name]
+    assert found is not None
+    return found
 
 
 def _weights(layer: nn.Module) -> list[str]:

@@ -245,6 +245,11 @@ def retype(
         warnings.simplefilter("ignore", UserWarning)  # about dropout with one layer: it came when `old` was made
         new = kind(**shape_of(old), device="meta", **options)
     for name in parameter_names(old):
+        if name in vars(old) and name in old._parameters:
+            raise G2Error(
+                f"the {type(old).__name__} is prepared for compression, so its {name} is not what is trained; call "
+                "g2lstm.unprepare_ on the model first"
+            )
         setattr(new, name, raw[name] if raw and name in raw else getattr(old, name))
     new.train(old.training)
     if isinstance(new, nn.RNNBase):
