@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from torch.nn.functional import cross_entropy, linear
 import g2lstm
 from g2lstm import G2GRU, G2LSTM, G2Error, compress, prepare_, unprepare_
 from g2lstm.compression import straight_through
+from g2lstm.compression.encodings import Entry
 from g2lstm.compression.model import encoded_matrices
+from g2lstm.compression.spec import Spec, encode
 from g2lstm.nn.cells import G2GRUCell, G2LSTMCell
 from g2lstm.tasks.lm.model import LanguageModel
 from g2lstm.tasks.mt.model import TranslationModel
@@ -277,3 +280,20 @@ def test_what_a_spec_asks_for_in_vain_is_named():
     model = nn.ModuleDict({"lstm": nn.LSTM(3, 3), "own": Own(3, 3)})
     with pytest.warns(UserWarning, match="compress leaves own.weight alone: Own is a subclass of Linear"):
         prepare_(model, "int8")
+
+
+@pytest.mark.parametrize("operations", ["levels:2", "levels:3", "levels:9", "int2,group:32", "int3", "int4", "int6"])
+def test_quick_encoding_is_nearly_as_close(operations):
+    wanted = Spec.parse(operations).gates
+    for weights in (torch.randn(20, 96), torch.rand(20, 45) - 0.5, torch.randn(3, 1) * 1e-3, torch.randn(7, 33) * 1e4):
+        errors = []
+        for quickly in (False, True):
+            encoding = encode(weights, wanted, quickly=quickly)
+            restored = Entry("w", encoding.describe()).unpack(encoding.packed)
+            assert (restored.decode() == encoding.decode()).all()
+            errors.append(float((weights - torch.from_numpy(encoding.decode())).norm() / weights.norm()))
+        assert errors[1] <= 1.1 * errors[0] + 0.02
+    assert not encode(torch.zeros(3, 5), wanted, quickly=True).decode().any()
+    assert encode(torch.randn(1, 1), wanted, quickly=True).shape == (1, 1)
+    with pytest.raises(G2Error, match="use int8") if operations != "int6" else nullcontext():
+        encode(torch.full((2, 40), 1e6), wanted, quickly=True)

@@ -1,7 +1,7 @@
 """`Integers`: int8, int6 and int4, integers with one scale per row or per group of columns."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 GROUP = 32  # columns that share a scale of int4 unless a spec says otherwise
 _RATIOS = tuple(1 - k / 64 for k in range(25))  # the shares of a group's range that its codes may cover
+_FEW_RATIOS = (_RATIOS[2], _RATIOS[8])  # the best for six bits per row and for groups of four bits
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,6 +59,15 @@ class Integers(Coded):
         columns, 32 unless given, is the one with the least squared error. The scales of int4 are float16, so a group of
         weights below 2e-7 becomes 0, and the largest weight can be 8 times the largest float16, which is 524 032.
         """
+        return cls._encode(values, arguments, _RATIOS)
+
+    @classmethod
+    def encode_quickly(cls, values: "Tensor", arguments: Arguments) -> Self:
+        """Tries fewer scales."""
+        return cls._encode(values, arguments, _FEW_RATIOS)
+
+    @classmethod
+    def _encode(cls, values: "Tensor", arguments: Arguments, ratios: Sequence[float]) -> Self:
         import torch
 
         cls.check(arguments)
@@ -66,14 +76,14 @@ class Integers(Coded):
             scales = weights.abs().amax(dim=1, keepdim=True) / 127
             return cls(_nearest_codes(weights, scales, 8).numpy(), scales.squeeze(1).numpy())
         if "int6" in arguments:
-            scales = _best_scales(weights, 6, torch.float32)
+            scales = _best_scales(weights, 6, torch.float32, ratios)
             return cls(_nearest_codes(weights, scales, 6).numpy(), scales.squeeze(1).numpy(), 6)
         greatest, most = float(weights.abs().max()), 8 * torch.finfo(torch.float16).max
         if greatest > most:
             raise G2Error(f"int4 holds weights up to {most:.0f}, got {greatest:.3g}; use int8")
         (rows, columns), group = weights.shape, int(arguments.get("group") or GROUP)
         groups = torch.nn.functional.pad(weights, (0, -columns % group)).view(rows, -1, group)
-        scales = _best_scales(groups, 4, torch.float16)
+        scales = _best_scales(groups, 4, torch.float16, ratios)
         codes = _nearest_codes(groups, scales, 4).view(rows, -1)[:, :columns]
         return cls(codes.contiguous().numpy(), scales.squeeze(2).numpy(), 4, group)
 
@@ -125,7 +135,7 @@ class Integers(Coded):
         return cls(codes, scales, bits, entry.facts.get("group"))
 
 
-def _best_scales(groups: "Tensor", bits: int, dtype: "torch.dtype") -> "Tensor":
+def _best_scales(groups: "Tensor", bits: int, dtype: "torch.dtype", ratios: Sequence[float]) -> "Tensor":
     """The scales (..., 1) that give groups (..., n) the least squared error.
 
     There is one more code below 0 than above, so a scale takes the sign that puts the largest weight of its group below
@@ -137,7 +147,7 @@ def _best_scales(groups: "Tensor", bits: int, dtype: "torch.dtype") -> "Tensor":
     greatest = groups.gather(-1, groups.abs().argmax(dim=-1, keepdim=True))
     scales, least = (greatest / -half).to(dtype), torch.full_like(greatest, math.inf)
     widest = greatest / (1 - half)  # with which the largest weight would also have a code on the other side of 0
-    for ratio in _RATIOS:
+    for ratio in ratios:
         tried = (widest * ratio).to(dtype)
         kept = _nearest_codes(groups, tried, bits).float() * tried.float()
         error = (groups - kept).square_().sum(dim=-1, keepdim=True)
