@@ -27,7 +27,7 @@ class Product(NamedTuple):
         form: one of the forms of `encodings.panels`.
         source: x, h, or the result of one of the block's factors.
         target: the gate that it adds to, 0 in a softmax; for a factor, its number of rows.
-        group: columns per scale of GROUPED_INT4.
+        group: columns per scale of a grouped form, else 0.
     """
 
     form: int

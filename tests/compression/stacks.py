@@ -26,7 +26,7 @@ FORMS = [
     "int3 by 64",
     "three levels by 32",
 ]
-FACTORS = [("dense", "dense"), ("int8", "int4"), ("int4", "int8"), ("dense", "int4")]
+FACTORS = [("dense", "dense"), ("int8", "int4"), ("int4", "int8"), ("dense", "int4"), ("int2", "int3")]
 LEVELS = {"row levels": 5, "three levels": 3, "int2": 4, "int3": 8}
 LARGEST = 127 * 256 + 127  # what the kernel rounds the largest element of a vector to
 

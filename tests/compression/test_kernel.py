@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from g2lstm.compression import kernel
-from g2lstm.compression.encodings import Grid, Integers, LowRank, panels
+from g2lstm.compression.encodings import Grid, Integers, Levels, LowRank, panels
 from g2lstm.compression.kernel import KernelSession, Product, open_session, pack_layer
 from g2lstm.compression.session import Layer, PlainSession, Term
 from g2lstm.errors import G2Error
@@ -67,7 +67,17 @@ def test_residual_layers():
 
 @pytest.mark.parametrize("columns", [255, 300, 140_000])
 @pytest.mark.parametrize(
-    ("form", "code"), [("int8", -128), ("int8", 127), ("grid", -8), ("grid", 7), ("grid", -4), ("int4", 7)]
+    ("form", "code"),
+    [
+        ("int8", -128),
+        ("int8", 127),
+        *(("grid", code) for code in (-8, 7, -4, -3, -2)),
+        ("int4", 7),
+        ("int4", -4),
+        ("int4", -7),
+        ("int4", 3),
+        ("int4", 1),
+    ],
 )
 def test_the_largest_sums_do_not_overflow(form, code, columns):
     """Sums are kept in 32 bits: all codes and all elements at their largest."""
@@ -132,15 +142,37 @@ def test_low_rank_is_kept_thin():
     assert len(packed.data) == 512 * 8 + 32 * 512 + biases_and_scales
 
 
-@pytest.mark.parametrize(("greatest", "bits", "form"), [(3, 3, panels.INT3), (7, 4, panels.INT4), (8, 8, panels.INT8)])
-def test_codes_take_the_bits_they_need(greatest, bits, form):
+@pytest.mark.parametrize(
+    ("codes", "bits", "form", "grouped"),
+    [
+        ((-1, 0), 2, panels.INT2, panels.GROUPED_INT2),
+        ((-3, 3), 2, panels.ODD2, panels.GROUPED_ODD2),
+        ((-3, 2), 3, panels.INT3, panels.GROUPED_INT3),
+        ((-7, 5), 3, panels.ODD3, panels.GROUPED_ODD3),
+        ((-4, 7), 4, panels.INT4, panels.GROUPED_INT4),
+        ((0, 8), 8, panels.INT8, panels.DENSE),
+        ((-9, 9), 8, panels.INT8, panels.DENSE),
+    ],
+)
+def test_codes_take_the_bits_they_need(codes, bits, form, grouped):
     """Whatever the matrix says of itself: a grid of few levels and an int8 matrix of small codes are packed alike."""
-    codes = np.full((32, 64), greatest, np.int8)
+    codes = np.tile(np.array(codes, np.int8), (32, 32))
     for one in (Grid(codes, 0.2), Integers(codes, np.full(32, 0.2, np.float32))):
         terms = tuple(Term(one, "x", gate) for gate in range(4))
         packed = pack_layer(Layer(64, terms, np.zeros(128, np.float32)), panel=32)
         assert packed.products == [Product(form, 0, gate, 0) for gate in range(4)]
         assert len(packed.data) == 128 * 64 * bits // 8 + 2 * 128 * 4
+    in_groups = Levels(codes, np.full((32, 2), 0.25, np.float16), 16, 32).panels(32, 3.0)
+    assert (in_groups.form, in_groups.group) == (grouped, 0 if grouped == panels.DENSE else 32)
+    size = 32 * 64 * 4 if grouped == panels.DENSE else 32 * 64 * bits // 8 + 2 * 64 + 128
+    assert in_groups.data.shape == (1, size)
+
+
+def test_groups_that_fewer_bits_could_not_be_read_in():
+    """Three bits are read 32 columns at a time, so codes that would fit them take four in groups of eight."""
+    small = Integers(np.full((3, 20), 2, np.int8), np.ones((3, 3), np.float16), 4, 8)
+    assert small.panels(32).form == panels.GROUPED_INT4
+    check([Layer(20, tuple(Term(small, "x", gate) for gate in range(4)), np.zeros(12, np.float32))])
 
 
 @pytest.mark.parametrize("hard", ["if", "ifo"])
@@ -232,8 +264,10 @@ def test_it_refuses_what_does_not_fit(monkeypatch):
         {"data": np.concatenate([good.data, good.data[:64]])},
         {"products": good.products[:-1]},
         *({"products": [wrong._replace(**{field: value}), *good.products[1:]]} for field, value in
-          [("form", 5), ("form", -1), ("source", 2), ("source", -1), ("target", 4), ("target", -1)]),
+          [("form", 12), ("form", -1), ("source", 2), ("source", -1), ("target", 4), ("target", -1)]),
         {"products": [wrong._replace(form=panels.GROUPED_INT4, group=12), *good.products[1:]]},
+        {"products": [wrong._replace(form=panels.GROUPED_ODD2, group=24), *good.products[1:]]},
+        {"products": [wrong._replace(form=panels.GROUPED_INT3, group=48), *good.products[1:]]},
         {"factors": [wrong._replace(target=0)]},
         {"gates": 1},
         {"gates": 0},

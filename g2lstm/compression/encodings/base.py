@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias, Ty
 import numpy as np
 from numpy.typing import NDArray
 
-from g2lstm.compression.encodings.panels import LONGEST_GROUP, Panels, dense_panels, group_panels, row_panels
+from g2lstm.compression.encodings.panels import LONGEST_GROUP, Panels, code_panels, dense_panels
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
@@ -205,12 +205,13 @@ class Coded(Encoding):
         return scales
 
     def panels(self, panel: int, factor: float = 1.0) -> Panels:
-        """Packed in as few bits as the codes need; codes of more than eight bits become float32."""
-        if not -128 <= self.codes.min() <= self.codes.max() <= 127:
-            return super().panels(panel, factor)
+        """Packed in as few bits as the codes need; float32 where they need more than the kernel has."""
         if self.group is None:
-            return row_panels(self.codes, self.row_scales(factor), panel)
-        return group_panels(self.codes, self.group_scales.astype(np.float16), self.group, factor, panel)
+            packed = code_panels(self.codes, self.row_scales(factor), panel)
+        else:
+            factors = np.full(len(self.codes), factor, np.float32)
+            packed = code_panels(self.codes, factors, panel, self.group, self.group_scales)
+        return packed or super().panels(panel, factor)
 
 
 class Entry:

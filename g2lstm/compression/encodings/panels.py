@@ -5,20 +5,41 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-DENSE, INT8, INT4, INT3, GROUPED_INT4 = range(5)
-CHUNK, CHUNK3 = 8, 32  # columns are padded to a multiple of CHUNK, those of INT3 to a multiple of CHUNK3
+DENSE, INT8, INT4, INT3, GROUPED_INT4, INT2, ODD3, ODD2, *_MORE = range(12)
+GROUPED_INT3, GROUPED_INT2, GROUPED_ODD3, GROUPED_ODD2 = _MORE
+CHUNKS = {2: 16, 3: 32, 4: 8, 8: 8}  # columns that are read at once, by the bits of a code; rows are padded to them
+CHUNK = CHUNKS[8]
 LONGEST_GROUP = 4096
-_FORMS = {3: INT3, 4: INT4, 8: INT8}  # by the bits of a code
 
 Bytes = NDArray[np.uint8]
+
+
+class Form(NamedTuple):
+    """A way to pack codes: their bits, whether all are odd, and whether groups of columns have scales of their own."""
+
+    bits: int
+    is_odd: bool = False
+    is_grouped: bool = False
+
+    def holds(self, lowest: int, highest: int) -> bool:
+        """Whether codes from the lowest to the highest fit."""
+        most = 2**self.bits - 1 if self.is_odd else 2 ** (self.bits - 1)
+        return -most <= lowest and highest <= (most if self.is_odd else most - 1)
+
+
+_FORMS = {  # those with fewer bits first
+    Form(2): INT2, Form(2, True): ODD2, Form(3): INT3, Form(3, True): ODD3, Form(4): INT4, Form(8): INT8,
+    Form(2, False, True): GROUPED_INT2, Form(2, True, True): GROUPED_ODD2, Form(3, False, True): GROUPED_INT3,
+    Form(3, True, True): GROUPED_ODD3, Form(4, False, True): GROUPED_INT4,
+}  # fmt: skip
 
 
 class Panels(NamedTuple):
     """A matrix as the kernel reads it.
 
     Attributes:
-        form: DENSE, INT8, INT4, INT3 or GROUPED_INT4.
-        group: the columns per scale of GROUPED_INT4, else 0.
+        form: DENSE or one of the others above.
+        group: the columns per scale of a grouped form, else 0.
         data: (panels, bytes).
     """
 
@@ -32,18 +53,35 @@ def dense_panels(values: NDArray[np.float32], panel: int) -> Panels:
     return Panels(DENSE, 0, _flat(_bytes(_cut(values, panel, CHUNK).swapaxes(1, 2))))
 
 
-def row_panels(codes: NDArray[Any], scales: NDArray[np.float32], panel: int) -> Panels:
-    """Codes (n, m) of at most eight bits, with one scale per row (n,)."""
-    bits = next(bits for bits in _FORMS if -(2 ** (bits - 1)) <= codes.min() <= codes.max() < 2 ** (bits - 1))
-    return Panels(_FORMS[bits], 0, np.hstack([_flat(_pack_codes(codes, panel, bits)), vector_panels(scales, panel)]))
+def code_panels(
+    codes: NDArray[Any], scales: NDArray[np.float32], panel: int, group: int = 0, parts: NDArray[Any] | None = None
+) -> Panels | None:
+    """Codes (n, m) in as few bits as they need; None if no form holds them.
 
-
-def group_panels(codes: NDArray[Any], scales: NDArray[np.float16], group: int, factor: float, panel: int) -> Panels:
-    """Codes (n, m) of four bits, with one scale per group of columns (n, groups), times `factor`."""
-    group_scales = _bytes(_cut(scales, panel, 1).swapaxes(1, 2))
-    chunks = _interleave(_pack_codes(codes, panel, 4), group_scales, group // CHUNK)
-    factors = vector_panels(np.full(len(codes), factor, np.float32), panel)
-    return Panels(GROUPED_INT4, group, np.hstack([chunks, factors]))
+    Args:
+        codes: of any integers.
+        scales: what each row is multiplied by, (n,).
+        panel: rows per panel.
+        group: columns that share one of `parts`, a multiple of CHUNK; 0 if there are none.
+        parts: what each group of columns is multiplied by, (n, groups), numbers that float16 can hold.
+    """
+    lowest, highest, is_odd = codes.min(), codes.max(), bool((codes & 1).all())
+    possible = [
+        form
+        for form in _FORMS
+        if form.is_grouped == (parts is not None)
+        and form.is_odd <= is_odd
+        and form.holds(lowest, highest)
+        and group % CHUNKS[form.bits] == 0
+    ]
+    if not possible:
+        return None
+    form, number = possible[0], _FORMS[possible[0]]
+    packed, end = _pack_codes(codes, panel, form), vector_panels(scales, panel)
+    if parts is None:
+        return Panels(number, 0, np.hstack([_flat(packed), end]))
+    halves = _bytes(_cut(parts.astype(np.float16), panel, 1).swapaxes(1, 2))
+    return Panels(number, group, np.hstack([_interleave(packed, halves, group // CHUNKS[form.bits]), end]))
 
 
 def vector_panels(values: NDArray[np.float32], panel: int) -> Bytes:
@@ -59,17 +97,20 @@ def _cut(rows: NDArray[Any], panel: int, multiple: int) -> NDArray[Any]:
     return padded.reshape(-1, panel, padded.shape[1])
 
 
-def _pack_codes(codes: NDArray[Any], panel: int, bits: int) -> Bytes:
+def _pack_codes(codes: NDArray[Any], panel: int, form: Form) -> Bytes:
     """Packs codes (n, m) into bytes (panels, chunks, bytes)."""
-    chunk = CHUNK3 if bits == 3 else CHUNK
-    rows = _cut(codes.astype(np.int16), panel, chunk)
-    unsigned = (rows + (1 << bits - 1)).astype(np.uint8)
-    fours = unsigned.reshape(*rows.shape[:2], -1, chunk // 4, 4)  # (panels, panel, chunks, fours, columns)
+    bits, chunk = form.bits, CHUNKS[form.bits]
+    wide = codes.astype(np.int16)
+    unsigned = (wide + 2**bits - 1) >> 1 if form.is_odd else wide + 2 ** (bits - 1)
+    rows = _cut(unsigned.astype(np.uint8), panel, chunk)  # the padding may be any code: it meets zeros
+    fours = rows.reshape(*rows.shape[:2], -1, chunk // 4, 4)  # (panels, panel, chunks, fours, columns)
     a = fours.transpose(3, 0, 2, 1, 4)  # (fours, panels, chunks, panel, columns)
     if bits == 8:
         words = [a[0], a[1]]
     elif bits == 4:
         words = [a[0] | a[1] << 4]
+    elif bits == 2:
+        words = [a[0] | a[1] << 2 | a[2] << 4 | a[3] << 6]
     else:
         words = [a[0] | a[1] << 3 | (a[6] & 3) << 6, a[2] | a[3] << 3 | (a[7] & 3) << 6]
         words.append(a[4] | a[5] << 3 | a[6] >> 2 << 6 | a[7] >> 2 << 7)

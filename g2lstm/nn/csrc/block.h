@@ -71,8 +71,8 @@ class Block {
       Operand& operand = operands[s.source];
       if (operand.count == 0) return false;  // a softmax has no h of its own
       Product p{Form(s.form), int(s.source), int(s.target), operand.columns()};
-      p.group = p.form == kGroupedInt4 ? s.group : kLongest;
-      if (p.group <= 0 || p.group % kChunk || p.group > std::max(kLongest, kLongestGroup)) return false;
+      p.group = p.coding().grouped ? s.group : kLongest;
+      if (p.group <= 0 || p.group % chunk_of(p.coding().bits) || p.group > std::max(kLongest, kLongestGroup)) return false;
       if (p.form != kDense) p.starts = operand.starts_of(p.group, p.offset());
       if (is_factor) {
         const int64_t count = ceil_div(s.target, kPanel), bytes = count * p.panel_bytes();

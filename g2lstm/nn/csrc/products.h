@@ -1,15 +1,16 @@
 // Products of packed matrices with one vector: each weight is read once, packed, from front to back.
 //
 // A matrix is cut into panels of kPanel rows, one row to each 32-bit lane of two vectors. A panel lies in memory as
-//   dense         for each column: kPanel floats
-//   int8          for each 8 columns: kPanel x 4 bytes for the first four, then the same for the others
-//   int4          for each 8 columns: kPanel x 4 bytes, the first four columns in the low halves, the rest in the high
-//   grouped int4  the same, and before each group of columns kPanel float16 scales
-//   int3          for each 32 columns: 3 x kPanel x 4 bytes, which hold eight groups of four columns: two groups in the
-//                 low six bits of each third, the last two in the high two bits of all three
-// and, unless it is dense, ends with kPanel float32 scales. Columns are padded to a multiple of 8 or 32. Codes are
-// stored unsigned, 128, 8 or 4 above their value: what that adds to a sum depends only on the vector, so sums start
-// with its negative.
+//   dense  for each column: kPanel floats
+//   8 bits for each 8 columns: kPanel x 4 bytes for the first four, then the same for the others
+//   4 bits for each 8 columns: kPanel x 4 bytes, the first four columns in the low halves, the rest in the high
+//   3 bits for each 32 columns: 3 x kPanel x 4 bytes, which hold eight groups of four columns: two groups in the low six
+//          bits of each third, the last two in the high two bits of all three
+//   2 bits for each 16 columns: kPanel x 4 bytes, four columns in each two bits
+// and, unless it is dense, ends with kPanel float32 scales. Grouped forms also have kPanel float16 scales before each
+// group of columns. Columns are padded to whole chunks. Codes are stored without a sign: code + 2^(bits - 1), or, where
+// all are odd, (code + 2^bits - 1) / 2. What the addition adds to a sum depends only on the vector, and is taken off in
+// the end.
 //
 // The vector is quantised to 16 bits; its largest element becomes 32639. With VNNI, which multiplies bytes, it has two
 // parts, 256 high + low, multiplied by the same weights; otherwise there is a sum of even and one of odd columns.
@@ -25,8 +26,7 @@ using Ints = Simd<float>::Integer;
 constexpr int kLanes = Simd<float>::lanes;
 constexpr int kVectors = 2;                  // of rows in a panel: two sums at once hide the latency of each
 constexpr int kPanel = kVectors * kLanes;    // rows
-constexpr int kChunk = 8;                    // columns that are read at once, except for int3
-constexpr int kChunk3 = 32;
+constexpr int kChunk = 8;                    // columns that are read at once, at least
 constexpr int kAhead = 4096;                 // bytes to prefetch ahead
 constexpr int kFill = 64;                    // vectors are padded with zeros to a multiple of this
 constexpr int kLargest = 127 * 256 + 127;    // of a quantised element
@@ -69,7 +69,7 @@ inline Ints dot(Ints sum, Ints weights, Ints x) {  // of 2 and 2 signed 16-bit n
 #endif
 }
 #endif
-constexpr int kLongestGroup = 4096;          // of grouped int4; `compression/encodings/panels.py` has the same
+constexpr int kLongestGroup = 4096;          // of up to four bits; `compression/encodings/panels.py` has the same
 constexpr int32_t kOnes = kBytes ? 0x01010101 : 0x00010001;
 constexpr float kFirst = kBytes ? 256.0f : 1.0f;  // the weight of the first part
 
@@ -98,7 +98,7 @@ inline Floats load_halves(const uint8_t* from) {  // float16, finite
 
 // ---------------------------------------------------------------------------------------------------- the vector
 
-// Where the sums over groups of columns start, to undo the offset of the codes: -offset times the sum of the elements.
+// What is added to the sums over groups of columns, to undo the offset of the codes: -offset times the sum of the elements.
 struct Starts {
   int64_t group;
   int32_t offset;
@@ -183,26 +183,35 @@ struct Operand {
 
 // ---------------------------------------------------------------------------------------------------- products
 
-enum Form : int64_t { kDense, kInt8, kInt4, kInt3, kGroupedInt4, kForms };
+// As in `compression/encodings/panels.py`.
+enum Form : int64_t {
+  kDense, kInt8, kInt4, kInt3, kGroupedInt4, kInt2, kOdd3, kOdd2,
+  kGroupedInt3, kGroupedInt2, kGroupedOdd3, kGroupedOdd2, kForms
+};
+
+struct Coding { int bits; bool odd, grouped; };
+constexpr Coding kCodings[kForms] = {
+  {32, false, false}, {8, false, false}, {4, false, false}, {3, false, false}, {4, false, true}, {2, false, false},
+  {3, true, false}, {2, true, false}, {3, false, true}, {2, false, true}, {3, true, true}, {2, true, true},
+};
+
+constexpr int chunk_of(int bits) { return bits == 3 ? 32 : bits == 2 ? 16 : kChunk; }  // columns
 
 struct Product {
   Form form;
   int source, target;  // which operand it reads, and what it adds to
-  int64_t columns;     // padded
+  int64_t columns;     // padded to kChunk
   int64_t group = 0;   // columns whose sum is kept in integers
   int starts = 0;      // of the operand
 
-  int32_t offset() const { return form == kInt8 ? 128 : form == kInt3 ? 4 : 8; }  // of the stored codes
+  Coding coding() const { return kCodings[form]; }
+  int32_t offset() const { return coding().odd ? (1 << coding().bits) - 1 : 1 << (coding().bits - 1); }
 
   int64_t panel_bytes() const {
-    constexpr int64_t scales = kPanel * 4;
-    switch (form) {
-      case kDense: return columns * kPanel * 4;
-      case kInt8: return columns * kPanel + scales;
-      case kInt4: return columns * kPanel / 2 + scales;
-      case kInt3: return ceil_div(columns, kChunk3) * kChunk3 * kPanel * 3 / 8 + scales;
-      default: return columns * kPanel / 2 + ceil_div(columns, group) * kPanel * 2 + scales;
-    }
+    if (form == kDense) return columns * kPanel * 4;
+    const int chunk = chunk_of(coding().bits);
+    const int64_t codes = ceil_div(columns, chunk) * chunk * kPanel * coding().bits / 8;
+    return codes + (coding().grouped ? ceil_div(columns, group) * kPanel * 2 : 0) + kPanel * 4;
   }
 };
 
@@ -229,6 +238,8 @@ inline void add_chunk(Sum (&sums)[Sets][kVectors], int v, const uint8_t* at, con
   } else if constexpr (Bits == 4) {
     add(even, word(0) & 0x0f0f0f0f, x[0]);
     add(odd, word(0) >> 4 & 0x0f0f0f0f, x[1]);
+  } else if constexpr (Bits == 2) {
+    for (int k = 0; k < 4; ++k) add(k % 2 ? odd : even, word(0) >> 2 * k & 0x03030303, x[k]);
   } else {
     for (int k = 0; k < 3; ++k) {
       add(even, word(k) & 0x07070707, x[2 * k]);
@@ -241,8 +252,9 @@ inline void add_chunk(Sum (&sums)[Sets][kVectors], int v, const uint8_t* at, con
 
 template <int Bits, bool Grouped>
 inline void coded_product(const Product& p, const Operand& x, const uint8_t* at, Panel& result) {
-  constexpr int chunk = Bits == 3 ? kChunk3 : kChunk, bytes = chunk * kPanel * Bits / 8;
+  constexpr int chunk = chunk_of(Bits), bytes = chunk * kPanel * Bits / 8;
   constexpr int sets = Grouped ? 1 : 2;  // groups are short, and their sums do not wait for each other
+  const int shift = p.coding().odd;      // odd codes are two apart
   const Four *four = x.fours.data(), *start = x.starts[p.starts].of_group.data();
   Floats first[kVectors] = {}, second[kVectors] = {};
   for (int64_t left = p.columns; left > 0; left -= p.group, ++start) {
@@ -250,7 +262,6 @@ inline void coded_product(const Product& p, const Operand& x, const uint8_t* at,
     if (Grouped)
       for (int v = 0; v < kVectors; ++v, at += kVectorBytes / 2) scales[v] = load_halves(at);
     Sum sums[sets][kVectors] = {};
-    for (int v = 0; v < kVectors; ++v) sums[0][v] = {spread(start->first), spread(start->second)};
     for (int64_t column = 0; column < std::min(left, p.group); column += chunk, four += chunk / 4, at += bytes) {
       for (int v = 0; v < kVectors; ++v) add_chunk<Bits>(sums, v, at, four);
       for (int k = 0; k < bytes; k += 64) __builtin_prefetch(at + kAhead + k);
@@ -260,8 +271,8 @@ inline void coded_product(const Product& p, const Operand& x, const uint8_t* at,
         sums[0][v].first += sums[s][v].first;
         sums[0][v].second += sums[s][v].second;
       }
-      const Floats a = __builtin_convertvector(sums[0][v].first, Floats);
-      const Floats b = __builtin_convertvector(sums[0][v].second, Floats);
+      const Floats a = __builtin_convertvector((sums[0][v].first << shift) + start->first, Floats);
+      const Floats b = __builtin_convertvector((sums[0][v].second << shift) + start->second, Floats);
       first[v] += Grouped ? a * scales[v] : a;
       second[v] += Grouped ? b * scales[v] : b;
     }
@@ -276,7 +287,10 @@ inline void multiply(const Product& p, const Operand& x, const uint8_t* at, Pane
     case kDense: return dense_product(p, x, at, result);
     case kInt8: return coded_product<8, false>(p, x, at, result);
     case kInt4: return coded_product<4, false>(p, x, at, result);
-    case kInt3: return coded_product<3, false>(p, x, at, result);
+    case kInt3: case kOdd3: return coded_product<3, false>(p, x, at, result);
+    case kInt2: case kOdd2: return coded_product<2, false>(p, x, at, result);
+    case kGroupedInt3: case kGroupedOdd3: return coded_product<3, true>(p, x, at, result);
+    case kGroupedInt2: case kGroupedOdd2: return coded_product<2, true>(p, x, at, result);
     default: return coded_product<4, true>(p, x, at, result);
   }
 }
