@@ -144,6 +144,35 @@ def test_kernels_that_are_gone_are_done_without(installed):
 
 
 @pytest.mark.slow
+def test_the_runtime_needs_no_torch(built, installed, tmp_path):
+    """From the package index, into an empty environment without dependencies: it writes and translates."""
+    run, _ = installed
+    run("g2lstm", "train", "embedded", *TOY, "--out", "words")
+    run("g2lstm", "train", "embedded-mt", *TOY, "--out", "pairs")
+    for name in ("words", "pairs"):
+        run("g2lstm", "compress", name, "small", "--no-score")
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    programs = tmp_path / "venv" / "bin"
+    install = [programs / "pip", "install", "--quiet", "--no-deps", "--constraint", ROOT / "constraints.txt"]
+    subprocess.run([*install, built.wheel, "numpy", "safetensors", "tokenizers"], check=True)
+    folder = Path(run("python", "-c", "import os; print(os.getcwd())").strip())
+    code = """
+import sys
+from g2lstm.runtime import load
+print(load("words+small").generate("the", tokens=20, seed=1))
+print(load("pairs+small").translate("das haus ist alt ."))
+assert "torch" not in sys.modules
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [programs / "python", "-W", "error", "-c", code],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert done.stdout == run("python", "-c", code.replace("g2lstm.runtime", "g2lstm").split("assert")[0])
+
+
+@pytest.mark.slow
 def test_the_core_installs_with_torch_alone(built, tmp_path):
     """From the package index, into an empty environment: the README's first example runs, commands name their extra."""
     if not built.has_compiler:

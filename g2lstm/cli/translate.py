@@ -67,8 +67,8 @@ def translate(
                 if attention and translation.attention is not None:
                     width = max(map(len, translation.target))
                     for token, weights in zip(translation.target, translation.attention, strict=True):
-                        share, place = weights.max(dim=-1)
-                        put(f"  {token:<{width}}  {translation.source[int(place)]} ({share:.2f})")
+                        place = int(weights.argmax())
+                        put(f"  {token:<{width}}  {translation.source[place]} ({weights[place]:.2f})")
         sys.stdout.flush()
     except BrokenPipeError:  # a reader such as `head` has had enough; Python must not write again when it exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -225,19 +225,26 @@ class _Plain:
         return a
 
     def step(self, x: Array, h: Array, c: Array, hard: str) -> tuple[Array, Array]:
-        i, f, g, o = self.activations(x, h).reshape(4, -1)
-        if self.is_gru:
-            r, z = _open(i, "i" in hard), _open(f, "f" in hard)
-            n = np.tanh(g + r * o)
-            return n + z * (h - n), c
-        i, f, o = _open(i, "i" in hard), _open(f, "f" in hard), _open(o, "o" in hard)
-        c = f * c + i * np.tanh(g)
-        return o * np.tanh(c), c
+        a = self.activations(x, h)
+        if not self.is_gru:
+            return lstm_cell(a, c, hard)
+        r, z, from_x, from_h = np.split(a, 4)
+        r, z = _open(r, "i" in hard), _open(z, "f" in hard)
+        n = np.tanh(from_x + r * from_h)
+        return n + z * (h - n), c
 
     def log_softmax(self, x: Array) -> Array:
         logits = self.activations(x, x)
         logits -= logits.max()
         return logits - np.log(np.exp(logits).sum())
+
+
+def lstm_cell(a: Array, c: Array, hard: str = "") -> tuple[Array, Array]:
+    """One step of an LSTM from pre-activations (..., 4H) in the order i, f, g, o and c (..., H): the new h and c."""
+    i, f, g, o = np.split(a, 4, axis=-1)
+    i, f, o = _open(i, "i" in hard), _open(f, "f" in hard), _open(o, "o" in hard)
+    c = f * c + i * np.tanh(g)
+    return o * np.tanh(c), c
 
 
 def _array(x: Any) -> ArrayLike:

@@ -42,8 +42,8 @@ class LanguageModel(TokenSession):
         count = weights.count("layers.{}.weight_ih_l0")
         each = [weights.lstm(f"layers.{number}", gates) for number in range(count)]
         layers = [one.session_layer(residual and one.hidden == one.w_x[0].encoding.shape[1]) for one in each]
-        sizes = {"the vocabulary": (embedding.shape[0], len(tokenizer)), "the softmax": (softmax.shape[0], len(bias))}
-        weights.check(sizes)
+        rows = {"the embedding": embedding.shape[0], "the softmax": softmax.shape[0]}
+        weights.check({name: (found, len(tokenizer)) for name, found in rows.items()})
         super().__init__(open_session(layers, gates.hard, threads, Layer.softmax(softmax, bias)), embedding)
         self.tokenizer = tokenizer
 

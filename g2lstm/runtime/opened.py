@@ -1,15 +1,18 @@
 """`load`: opens a run directory without torch."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from g2lstm.errors import G2Error, needs
 from g2lstm.runtime.language import LanguageModel
 from g2lstm.runtime.recipe import RunRecipe
+from g2lstm.runtime.translation import TranslationModel
 from g2lstm.runtime.weights import RunWeights
 
 
-def load(path: str | Path, *, threads: int | None = None, eval_gate: str | None = None) -> LanguageModel:
+def load(path: str | Path, *, threads: int | None = None, eval_gate: str | None = None) -> Any:
     """Opens the model of a run, compressed or not, to use it without torch.
 
     Args:
@@ -17,10 +20,14 @@ def load(path: str | Path, *, threads: int | None = None, eval_gate: str | None 
         threads: at most this many in the compiled kernel; one per processor if not given. Small models use fewer.
         eval_gate: "soft", "tempered" or "hard"; None for the model's own.
 
+    Returns:
+        A `LanguageModel` or a `TranslationModel` of this package, whatever the run is.
+
     Examples:
         >>> from g2lstm.runtime import load
         >>> model = load("runs/ptb-small+small")
         >>> model.generate("the company said", tokens=20, seed=1)
+        >>> load("runs/multi30k-small+small").translate("ein mann schläft .")
     """
     run = Path(path)
     if not os.path.isfile(run / "recipe.toml"):  # unlike Path.is_file, this never raises
@@ -40,5 +47,5 @@ def load(path: str | Path, *, threads: int | None = None, eval_gate: str | None 
 
 
 # For each task the files of its tokenizers, and what a run of it becomes.
-_TOKENIZERS = {"lm": ("tokenizer.json",)}
-_MODELS = {"lm": LanguageModel}
+_TOKENIZERS = {"lm": ("tokenizer.json",), "mt": ("tokenizer.source.json", "tokenizer.target.json")}
+_MODELS: dict[str, Callable[..., Any]] = {"lm": LanguageModel, "mt": TranslationModel}

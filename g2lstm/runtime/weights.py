@@ -100,15 +100,15 @@ class RunWeights:
             raise self._does_not_fit(f"the matrices of {prefix} have the shapes {sorted(shapes)}")
         return made
 
-    def check(self, sizes: Mapping[str, tuple[int, int]]) -> None:
-        """Raises if two sizes that must be equal differ, or if the file holds weights that nobody took.
+    def check(self, sizes: Mapping[str, tuple[object, object]]) -> None:
+        """Raises if something is not of the size that it must have, or if the file holds weights that nobody took.
 
         Args:
-            sizes: each with its name, as it was found and as it was expected.
+            sizes: for each name the size that was found, and the one that was expected.
         """
         for name, (found, expected) in sizes.items():
             if found != expected:
-                raise self._does_not_fit(f"{name} is {found}, expected {expected}")
+                raise self._does_not_fit(f"the size of {name} is {found}, expected {expected}")
         if unknown := sorted(self._names - self._taken):
             raise self._does_not_fit(f"it holds {brief(unknown[0])}, which this model has no place for")
 

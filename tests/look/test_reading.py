@@ -94,7 +94,7 @@ def test_gates_of_a_translation_model_are_those_of_return_gates(translation):
     assert len(reading.tokens["source"]) == len(source)
     assert len(reading.tokens["target"]) == len(inputs) == len(reading.produced)
     assert reading.attention.shape == (len(inputs), len(source))
-    np.testing.assert_array_equal(reading.attention, found.attention.numpy())
+    np.testing.assert_array_equal(reading.attention, found.attention)
     assert reading.layers[4].forget.shape == (len(inputs), 8)
     assert reading.tokens["source"][-1] == "<eos>"
     assert reading.tokens["target"][0] == "<eos>"

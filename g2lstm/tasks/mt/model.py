@@ -8,6 +8,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.lstm import G2LSTM
+from g2lstm.runtime.beam import Ints
 from g2lstm.tasks.model import TokenModel
 
 if TYPE_CHECKING:
@@ -50,12 +51,13 @@ class DecoderState(NamedTuple):
     memory: Memory
     layers: list[tuple[Tensor, Tensor]]  # h and c of each layer, both (1, B * K, H)
 
-    def select(self, sentences: Tensor, hypotheses: Tensor) -> "DecoderState":
+    def select(self, sentences: Ints, hypotheses: Ints) -> "DecoderState":
         """Continues some sentences (B',), in increasing order, from any of their hypotheses (B', K')."""
-        batch = len(self.memory.values)
+        batch, device = len(self.memory.values), self.memory.values.device
         before = self.layers[0][0].size(1) // batch
-        rows = (sentences.unsqueeze(1) * before + hypotheses).flatten()
-        memory = self.memory if len(sentences) == batch else self.memory.select(sentences)
+        rows = torch.from_numpy((sentences[:, None] * before + hypotheses).reshape(-1)).to(device)
+        kept = torch.from_numpy(sentences).to(device)
+        memory = self.memory if len(sentences) == batch else self.memory.select(kept)
         return DecoderState(memory, [(h.index_select(1, rows), c.index_select(1, rows)) for h, c in self.layers])
 
 

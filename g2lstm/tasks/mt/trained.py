@@ -1,19 +1,20 @@
 """`TrainedTranslationModel`: a translation model with its tokenizers, ready to be used from Python."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from g2lstm.errors import G2Error
-from g2lstm.tasks.mt.beam import MAX_SOURCE, Hypothesis, translate
+from g2lstm.runtime.beam import Hypothesis
+from g2lstm.runtime.translating import SearchFacts, TextTranslation
+from g2lstm.runtime.translating import Translation as Translation
+from g2lstm.tasks.mt.beam import translate
 from g2lstm.tasks.mt.bleu import bleu_by_sentence, score
-from g2lstm.tasks.mt.detokenize import check_language, detokenize
 from g2lstm.tasks.mt.model import TranslationModel
 from g2lstm.tasks.mt.recipe import MtRecipe
 from g2lstm.tasks.reading import Encoded, check_length, column, encode
@@ -21,28 +22,15 @@ from g2lstm.tasks.trained import Metric, Pass, Passes, Progress, Scoring, SpeedT
 from g2lstm.text.batches import PairBatch, pair_batch
 from g2lstm.text.datasets import partial_pairs
 from g2lstm.text.pairs import PairCorpus, PairFiles, prepare_pairs, read_pairs
-from g2lstm.text.tokenize import EOS, UNK, Tokenizer
+from g2lstm.text.tokenize import EOS, Tokenizer
 
 SOURCE_TOKENIZER, TARGET_TOKENIZER = "tokenizer.source.json", "tokenizer.target.json"
 
-_WHITE_SPACE = re.compile(r"[ \t\r\n\v\f]+")  # ASCII only; a no-break space is part of a word
 _USUAL_LENGTH = 24  # batches of longer sentences have fewer sentences, so that memory stays the same
 _SPEED_SENTENCES = 16
 
 
-class Translation(NamedTuple):
-    """One translation of a sentence."""
-
-    text: str
-    score: float  # log-probability by length, which the search maximises
-    log_probability: float
-    source: list[str]  # the tokens of the source for people, with the end of sentence
-    target: list[str]
-    attention: Tensor | None  # (target, source): where each target token looked
-    target_ids: list[int]  # without the end of sentence
-
-
-class TrainedTranslationModel(Trained):
+class TrainedTranslationModel(TextTranslation, Trained):
     """A translation model with its tokenizers; see `Trained`."""
 
     task = "mt"
@@ -54,98 +42,25 @@ class TrainedTranslationModel(Trained):
     model: TranslationModel
 
     @property
-    def source(self) -> Tokenizer:
+    def source(self) -> Tokenizer:  # type: ignore[override]
         """Between source text and token ids."""
         return self.tokenizers[SOURCE_TOKENIZER]
 
     @property
-    def target(self) -> Tokenizer:
+    def target(self) -> Tokenizer:  # type: ignore[override]
         """Between target text and token ids."""
         return self.tokenizers[TARGET_TOKENIZER]
 
-    def translate(self, text: str, *, beam: int | None = None, as_text: bool = False) -> str:
-        """The best translation of each line of a text, tokenised as the training text was; see `search`."""
-        found = self.search(text.removesuffix("\n").split("\n"), beam=beam, as_text=as_text)
-        return "\n".join(best[0].text for best in found)
-
-    def search(
-        self,
-        lines: Sequence[str],
-        *,
-        beam: int | None = None,
-        length_penalty: float | None = None,
-        max_length: int | None = None,
-        max_source: int | None = MAX_SOURCE,
-        n_best: int = 1,
-        with_attention: bool = False,
-        as_text: bool = False,
-        eval_gate: str | None = None,
-        progress: Progress | None = None,
-    ) -> list[list[Translation]]:
-        """The best translations of each line, best first; the translation of a blank line is empty.
-
-        Args:
-            lines: source sentences, tokenised as the training text was; white space around them is ignored.
-            beam: the number of hypotheses to follow; this and the next are the recipe's by default.
-            length_penalty: scores are divided by length to this power.
-            max_length: the maximum number of target tokens; by default twice the source and ten more.
-            max_source: lines with more tokens are an error; None for no limit.
-            n_best: the number of translations per line.
-            with_attention: keep where each target token looked.
-            as_text: return plain text instead of tokens; for German and English.
-            eval_gate: "soft", "tempered" or "hard"; None for the model's own.
-            progress: called with the sentences done and the total.
-        """
-        if isinstance(lines, str):
-            raise G2Error("lines must be a list of sentences, got one string; give [text], or use translate(text)")
-        if as_text:
-            check_language(self.recipe.data.target)
-        how = self.recipe.evaluate
-        lines = [self.cleaned(line) for line in lines]
-        sources = self.source.encode_lines(lines)
-        has_words = self.target.kind == "word"  # it may produce <unk>, which a source word then replaces
-        found = self._translate(
-            sources,
-            beam=how.beam if beam is None else beam,
-            length_penalty=how.length_penalty if length_penalty is None else length_penalty,
-            max_length=max_length,
-            max_source=max_source,
-            n_best=n_best,
-            batch_size=how.batch_size,
-            keep_attention=with_attention or has_words,
-            forbidden=() if has_words else (self.target.unk_id,),
-            eval_gate=eval_gate,
-            progress=progress,
-        )
-        results = []
-        for line, ids, hypotheses in zip(lines, sources, found, strict=True):
-            tokens = [*self.source.readable(ids), EOS] if ids else []
-            each = []
-            for hypothesis in hypotheses:
-                text = self.target.decode(hypothesis.tokens)
-                if has_words and hypothesis.attention is not None:
-                    words = [self.target.token_of(token) for token in hypothesis.tokens]
-                    text = " ".join(replace_unknown(words, self._words(line), hypothesis.attention, unknown=UNK))
-                if as_text:
-                    text = detokenize(text, self.recipe.data.target)
-                attention = hypothesis.attention if with_attention else None
-                ends = [*self.target.readable(hypothesis.tokens), EOS] if ids else []
-                scores = hypothesis.score, hypothesis.log_probability
-                each.append(Translation(text, *scores, tokens, ends, attention, hypothesis.tokens))
-            results.append(each)
-        return results
+    @property
+    def search_facts(self) -> SearchFacts:
+        """How to search unless told otherwise: what the recipe says."""
+        data, how = self.recipe.data, self.recipe.evaluate
+        return SearchFacts(how.beam, how.length_penalty, data.is_tokenized, data.target)
 
     def _translate(self, sources: Sequence[Sequence[int]], **options: Any) -> list[list[Hypothesis]]:
+        options = {"batch_size": self.recipe.evaluate.batch_size, **options}
         eos = self.source.eos_id, self.target.eos_id
         return translate(self.model, sources, source_eos=eos[0], target_eos=eos[1], **options)
-
-    def cleaned(self, line: str) -> str:
-        """A line without surrounding white space and, if the text is tokenised, with single spaces between words."""
-        return (_WHITE_SPACE.sub(" ", line) if self.recipe.data.is_tokenized else line).strip()
-
-    def _words(self, line: str) -> list[str]:
-        """The words of a line as the word tokenizer splits them, with their case kept."""
-        return [line[start:end] for start, end in self.source.backend.encode(line, add_special_tokens=False).offsets]
 
     def split(self, split: str, data_dir: Path | None = None) -> tuple[list[str], list[str]]:
         """The sources and the references of a split, as they are in the files."""
@@ -184,7 +99,7 @@ class TrainedTranslationModel(Trained):
             found = self.search([line], with_attention=True, eval_gate=eval_gate)[0][0]
             assert found.attention is not None
             ids, words = found.target_ids, found.target[:-1]
-            more = {"translation": found.text, "produced": [*words, EOS], "attention": found.attention.numpy()}
+            more = {"translation": found.text, "produced": [*words, EOS], "attention": found.attention}
         else:
             ids, words = encode(self.target, self.cleaned(target))
             check_length(target, len(ids))
@@ -240,14 +155,3 @@ def where_tokens(batch: PairBatch, model: TranslationModel) -> dict[str, Tensor]
     is_source = torch.arange(len(batch.source)).unsqueeze(1) < batch.source_lengths
     sides = {"encoder": (model.encoder, is_source), "decoder": (model.decoder, batch.targets >= 0)}
     return {f"{side}.{k}": is_token for side, (layers, is_token) in sides.items() for k in range(len(layers))}
-
-
-def replace_unknown(words: Sequence[str], source: Sequence[str], attention: Tensor, *, unknown: str) -> list[str]:
-    """Replaces each unknown word of a translation by the source word that was attended to most, never by `<eos>`.
-
-    The attention is (len(words) + 1, len(source) + 1), as in a `Hypothesis`.
-    """
-    if not source:
-        return list(words)
-    places = attention[: len(words), : len(source)].argmax(dim=1).tolist()
-    return [source[place] if word == unknown else word for word, place in zip(words, places, strict=True)]

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -89,9 +90,9 @@ def test_hypotheses_go_on_by_themselves(batch):
     source, lengths, inputs = batch
     state = model.start(model.encode(source, lengths))
     first = model.step(inputs[0].view(4, 1), state)
-    sentences, hypotheses = torch.tensor([0, 2, 3]), torch.zeros(3, 2, dtype=torch.int64)
+    sentences, hypotheses = np.array([0, 2, 3]), np.zeros((3, 2), np.int64)
     two = model.step(torch.tensor([[1, 2], [3, 4], [5, 6]]), first.state.select(sentences, hypotheses))
-    swapped = model.step(torch.tensor([[7, 7]]), two.state.select(torch.tensor([1]), torch.tensor([[1, 0]])))
+    swapped = model.step(torch.tensor([[7, 7]]), two.state.select(np.array([1]), np.array([[1, 0]])))
     for k, token in enumerate([4, 3]):  # sentence 2 of the four, its second hypothesis before its first
         tokens = torch.tensor([[inputs[0, 2]], [token], [7]])
         features = model(source[:5, 2:3], lengths[2:3], tokens)

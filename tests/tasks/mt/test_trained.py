@@ -3,6 +3,7 @@
 import json
 import random
 
+import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
@@ -11,8 +12,8 @@ import g2lstm
 from g2lstm.errors import G2Error
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import score
+from g2lstm.runtime.beam import Hypothesis
 from g2lstm.tasks.mt import trained as translation
-from g2lstm.tasks.mt.beam import Hypothesis
 from g2lstm.tasks.recipes import parse_recipe
 from g2lstm.tasks.trained import Scoring
 from g2lstm.text.lines import PIECE_BYTES
@@ -94,7 +95,7 @@ def test_sub_words_never_say_unknown(made):
 
 def test_an_unknown_word_is_copied_as_the_tokenizer_cut_it(made, monkeypatch):
     model, _ = made("data.lowercase=true")
-    attention = torch.eye(3)[1:]  # looks at the second source word, then at the end
+    attention = np.eye(3)[1:]  # looks at the second source word, then at the end
     found = [[Hypothesis([model.target.unk_id], 0.0, 0.0, attention)]]
     monkeypatch.setattr(translation, "translate", lambda *args, **options: found)
     assert texts(model.search(["zwei\x1fdrei Vier"])) == ["Vier"]

@@ -1,61 +1,60 @@
 from itertools import pairwise, product
 from typing import NamedTuple
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
 from g2lstm.errors import G2Error
-from g2lstm.tasks.mt.beam import beam_search
+from g2lstm.runtime.beam import Offers, beam_search
 
 EOS = 0
 PENALTIES = st.sampled_from([0.0, 0.5, 1.0, 2.0])
 SEEDS = st.integers(0, 10_000)
 
 
-class Output(NamedTuple):
-    log_probabilities: torch.Tensor
-    state: "State"
-    attention: torch.Tensor
-
-
 class State(NamedTuple):
-    nodes: torch.Tensor  # (B, K)
+    nodes: np.ndarray  # (B, K)
     is_first: bool = False
 
     def select(self, sentences, hypotheses):
-        assert (sentences.diff() > 0).all()
-        return State(self.nodes[sentences].gather(1, hypotheses))
+        assert (np.diff(sentences) > 0).all()
+        return State(np.take_along_axis(self.nodes[sentences], hypotheses, axis=1))
 
 
 class Automaton:
     """A random model with as many states of mind as `nodes`; a sentence is where it starts."""
 
-    def __init__(self, words, seed, *, nodes=50, sharpness=2.0, dtype=torch.float64):
-        generator = torch.Generator().manual_seed(seed)
-        logits = torch.randn(nodes, words, generator=generator, dtype=dtype) * sharpness
-        self.log_probabilities = logits.log_softmax(1)
-        self.following = torch.randint(nodes, (nodes, words), generator=generator)
-        self.looks = torch.rand(nodes, 7, generator=generator)
+    def __init__(self, words, seed, *, nodes=50, sharpness=2.0, dtype=np.float64):
+        rng = np.random.default_rng(seed)
+        logits = rng.normal(size=(nodes, words)) * sharpness
+        self.log_probabilities = (logits - np.log(np.exp(logits).sum(1, keepdims=True))).astype(dtype)
+        self.following = rng.integers(nodes, size=(nodes, words))
+        self.looks = rng.random((nodes, 7))
         self.words, self.widths = words, []
 
-    def step(self, tokens, state):
+    def step(self, tokens, state, count):
         assert tokens.shape == state.nodes.shape
         self.widths.append(tuple(tokens.shape))
         if state.is_first:
             assert (tokens == EOS).all()
         nodes = state.nodes if state.is_first else self.following[state.nodes, tokens]
-        return Output(self.log_probabilities[nodes], State(nodes), self.looks[nodes])
+        likely = self.log_probabilities[nodes]
+        best = np.argsort(-likely, axis=-1, kind="stable")[..., :count]
+        if np.isnan(likely).any():
+            best = np.argsort(~np.isnan(likely), axis=-1)[..., :count]
+        values = np.take_along_axis(likely, best, axis=-1)
+        return Offers(values, best, likely[..., EOS], self.looks[nodes], State(nodes))
 
     def search(self, starts, max_lengths, **options):
-        state = State(torch.tensor(starts).unsqueeze(1), is_first=True)
-        return beam_search(self.step, state, len(starts), eos=EOS, max_lengths=torch.tensor(max_lengths), **options)
+        state = State(np.array(starts)[:, None], is_first=True)
+        return beam_search(self.step, state, len(starts), eos=EOS, max_lengths=np.array(max_lengths), **options)
 
     def nodes_of(self, start, tokens):
         nodes = [start]
         for token in tokens:
-            nodes.append(self.following[nodes[-1], token].item())
+            nodes.append(int(self.following[nodes[-1], token]))
         return nodes
 
     def log_probability(self, start, tokens):
@@ -173,7 +172,7 @@ def test_attention_is_that_of_each_token_and_of_the_end(seed, beam):
     assert kept == plain
     for start, best in zip(starts, kept, strict=True):
         for one in best:
-            assert torch.equal(one.attention, model.looks[model.nodes_of(start, one.tokens)])
+            assert np.array_equal(one.attention, model.looks[model.nodes_of(start, one.tokens)])
 
 
 def test_length_penalty_makes_sentences_longer():
@@ -189,7 +188,7 @@ def test_length_penalty_makes_sentences_longer():
 
 def test_stops_as_soon_as_nothing_better_can_come():
     model = Automaton(5, 0)
-    model.log_probabilities = torch.tensor([0.9, 0.04, 0.03, 0.02, 0.01]).log().expand(50, 5)
+    model.log_probabilities = np.tile(np.log([0.9, 0.04, 0.03, 0.02, 0.01]), (50, 1))
     [[got]] = model.search([0], [30], beam=4, length_penalty=0.0)
     assert got.tokens == []
     assert len(model.widths) == 1
@@ -217,7 +216,7 @@ def test_the_end_comes_at_the_longest_length_however_unlikely():
 def test_forbidden_words_never_come_and_the_next_best_do():
     model = Automaton(12, 3)
     for start in range(10):
-        likeliest = model.log_probabilities[start].argsort(descending=True).tolist()
+        likeliest = model.log_probabilities[start].argsort()[::-1].tolist()
         options = {"beam": 4, "n_best": 4, "forbidden": [word for word in likeliest if word != EOS][:5]}
         [got] = model.search([start], [3], **options)
         assert [one.tokens for one in got] == [tokens for _, tokens in slow_search(model, start, 3, **options)]
@@ -227,13 +226,13 @@ def test_forbidden_words_never_come_and_the_next_best_do():
 
 def test_impossible_words_make_no_hypotheses():
     model = Automaton(6, 0)
-    model.log_probabilities[:, 3:] = -torch.inf
+    model.log_probabilities[:, 3:] = -np.inf
     [best] = model.search([0], [2], beam=10, n_best=10)
     assert sorted(one.tokens for one in best) == [[], [1], [1, 1], [1, 2], [2], [2, 1], [2, 2]]
 
 
 def test_sums_are_kept_in_single_precision_at_least():
-    model = Automaton(20, 0, dtype=torch.bfloat16, sharpness=0.1)
+    model = Automaton(20, 0, dtype=np.float16, sharpness=0.1)
     model.log_probabilities[:, EOS] = -40.0
     [[got]] = model.search([0], [30], beam=2)
     assert got.log_probability == pytest.approx(model.log_probability(0, got.tokens), rel=1e-6)
@@ -241,7 +240,7 @@ def test_sums_are_kept_in_single_precision_at_least():
 
 def test_a_broken_model_is_told():
     model = Automaton(5, 0)
-    model.log_probabilities[7, 2] = torch.nan
+    model.log_probabilities[7, 2] = np.nan
     with pytest.raises(G2Error, match="log-probabilities are not numbers"):
         model.search([0, 7], [5, 5])
 

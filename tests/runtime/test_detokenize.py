@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from g2lstm.errors import G2Error
-from g2lstm.tasks.mt.detokenize import detokenize
+from g2lstm.runtime.detokenize import detokenize
 
 ENGLISH = [
     ("we go , or : do we ?", "we go, or: do we?"),

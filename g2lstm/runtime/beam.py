@@ -1,0 +1,193 @@
+"""Beam search: the likeliest sentences of a model that predicts one word at a time, in NumPy."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from g2lstm.errors import G2Error
+
+Floats: TypeAlias = NDArray[np.floating[Any]]
+Ints: TypeAlias = NDArray[np.int64]
+
+MAX_SOURCE = 1000  # tokens; a longer line is rarely a sentence
+LIMIT_PER_TOKEN, LIMIT_MORE = 2, 10  # a translation has at most so many tokens per source token, and so many more
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A finished sentence."""
+
+    tokens: list[int]  # without `<eos>`
+    log_probability: float  # of the tokens and of `<eos>`
+    score: float  # log_probability / length**length_penalty, where length counts `<eos>`
+    attention: Floats | None = field(default=None, compare=False)  # (len(tokens) + 1, S), where it looked
+
+
+class State(Protocol):
+    """What a model keeps between steps, for K hypotheses of each of B sentences."""
+
+    def select(self, sentences: Ints, hypotheses: Ints) -> Self:
+        """Continues some sentences (B',), in increasing order, from any of their hypotheses (B', K')."""
+
+
+class Offers(NamedTuple):
+    """What a model predicts after one step: for each hypothesis its likeliest next tokens."""
+
+    values: Floats  # (B, K, n), log-probabilities, highest first
+    tokens: Ints  # (B, K, n)
+    ends: Floats  # (B, K), the log-probability of `<eos>`
+    attention: Floats  # (B, K, S)
+    state: State
+
+
+# Reads a token (B, K) of each hypothesis in a state; offers so many next tokens, or all if there are fewer.
+Step: TypeAlias = Callable[[Ints, Any, int], Offers]
+
+
+def beam_search(
+    step: Step,
+    state: State,
+    batch: int,
+    *,
+    eos: int,
+    max_lengths: Ints,
+    beam: int = 5,
+    length_penalty: float = 1.0,
+    n_best: int = 1,
+    forbidden: Sequence[int] = (),
+    keep_attention: bool = False,
+) -> list[list[Hypothesis]]:
+    """The best hypotheses of each sentence, best first; fewer than `n_best` if there are no more.
+
+    Each step keeps the `beam` likeliest unfinished hypotheses. A hypothesis finishes when its `<eos>` is among the
+    `beam` likeliest continuations of its sentence; it does not take the place of an unfinished one. A sentence ends
+    when `beam` hypotheses have finished, so a beam of 1 is greedy search, or earlier if no unfinished one can still
+    beat the best `n_best`, which only saves time. It then leaves the batch.
+
+    Args:
+        step: reads a word of each hypothesis and predicts the next.
+        state: the state before the first word, with one hypothesis per sentence.
+        batch: B, the number of sentences.
+        eos: the id of `<eos>`, which begins and ends each sentence.
+        max_lengths: (B,), the maximum number of tokens before `<eos>`.
+        beam: K, the number of hypotheses kept per sentence.
+        length_penalty: log-probabilities are divided by the length to this power; 0 favours short sentences.
+        n_best: the number of hypotheses to return per sentence.
+        forbidden: ids to leave out, such as that of `<unk>`.
+        keep_attention: return the attention of each hypothesis, which takes memory.
+    """
+    _check(eos, beam, length_penalty, n_best, forbidden)
+    length_penalty = float(length_penalty)  # an integer power of integers could overflow
+    not_words = np.array([eos, *forbidden])
+    found: list[list[Hypothesis]] = [[] for _ in range(batch)]
+    # For each sentence in the batch: its number, how many hypotheses have finished, and their best scores.
+    numbers, finished, best = np.arange(batch), np.zeros(batch, np.int64), np.full((batch, n_best), -np.inf)
+    # For each unfinished hypothesis: its log-probability, its tokens (B, K, t), and where it looked (B, K, t, S).
+    totals: Floats = np.zeros((batch, 1))
+    tokens, looks = np.full((batch, 1, 1), eos), None
+    for length in count(1):  # of a hypothesis that finishes now, with <eos>
+        offers = step(tokens[:, :, -1], state, beam + len(not_words))
+        if keep_attention:
+            look = offers.attention[:, :, None]
+            looks = look if looks is None else np.concatenate([looks, look], axis=2)
+        ends, words = _continuations(offers, totals, max_lengths < length, not_words, beam)
+
+        scores = ends.totals / length**length_penalty
+        is_end = scores > -np.inf
+        for row, place in zip(*np.nonzero(is_end), strict=True):
+            parent = ends.parents[row, place]
+            attention = None if looks is None else looks[row, parent].copy()
+            total, score = float(ends.totals[row, place]), float(scores[row, place])
+            found[numbers[row]].append(Hypothesis(tokens[row, parent, 1:].tolist(), total, score, attention))
+
+        finished = finished + is_end.sum(axis=1)
+        best = -np.sort(-np.concatenate([best, scores], axis=1), axis=1)[:, :n_best]
+        # Log-probabilities only fall, and the longest sentence divides them most.
+        hope = words.totals[:, 0] / (max_lengths + 1.0) ** length_penalty
+        going_on = np.flatnonzero((finished < beam) & (hope > best[:, -1]))
+        if not len(going_on):
+            break
+        numbers, finished, best = numbers[going_on], finished[going_on], best[going_on]
+        max_lengths, totals, parents = max_lengths[going_on], words.totals[going_on], words.parents[going_on]
+        before = (going_on[:, None], parents)
+        tokens = np.concatenate([tokens[before], words.tokens[going_on, :, None]], axis=2)
+        looks = None if looks is None else looks[before]
+        state = offers.state.select(going_on, parents)
+    return [sorted(one, key=lambda hypothesis: -hypothesis.score)[:n_best] for one in found]
+
+
+class _Continuations(NamedTuple):
+    """Hypotheses made one token longer, the likeliest of each sentence first; a total of -inf means none."""
+
+    totals: Floats  # (B, n), log-probabilities
+    parents: Ints  # (B, n), the hypotheses they continue
+    tokens: Ints  # (B, n), the tokens they add
+
+
+def _continuations(
+    offers: Offers, totals: Floats, must_end: NDArray[np.bool_], not_words: Ints, beam: int
+) -> tuple[_Continuations, _Continuations]:
+    """The continuations with `<eos>` that are among the `beam` likeliest, and the `beam` likeliest with words.
+
+    The totals so far are (B, K). Sentences that `must_end` (B,) have reached their maximum length; `not_words` are
+    `<eos>` and the forbidden ids.
+    """
+    if np.isnan(offers.values[..., 0]).any():
+        raise G2Error("the model's log-probabilities are not numbers (NaN): its weights are broken; train it again")
+    is_no_word = (offers.tokens[..., None] == not_words).any(axis=-1) | must_end[:, None, None]
+    values = np.where(is_no_word, -np.inf, offers.values)
+    values = np.concatenate([offers.ends[..., None], values], axis=2, dtype=np.float64)
+    words = np.concatenate([np.full_like(offers.tokens[..., :1], not_words[0]), offers.tokens], axis=2)
+    choices = values.shape[2]  # of each hypothesis; the first is <eos>
+
+    # There is one <eos> for each of at most `beam` hypotheses, so twice as many continuations have enough words.
+    flat = (totals[..., None] + values).reshape(len(totals), -1)
+    places = _highest(flat, 2 * beam)
+    best = np.take_along_axis(flat, places, axis=1)
+    parents, is_end = places // choices, places % choices == 0
+    tokens = np.take_along_axis(words.reshape(len(words), -1), places, axis=1)
+    ends = np.where(is_end, best, -np.inf)[:, :beam]
+    going_on = np.where(is_end, -np.inf, best)
+    order = _highest(going_on, beam)
+    taken = (np.take_along_axis(one, order, axis=1) for one in (going_on, parents, tokens))
+    return _Continuations(ends, parents[:, :beam], tokens[:, :beam]), _Continuations(*taken)
+
+
+def _highest(values: Floats, most: int) -> Ints:
+    """The places of the highest values of each row (B, n), at most so many, in order; of equal ones the first."""
+    return np.argsort(-values, axis=1, kind="stable")[:, :most]
+
+
+def check_lengths(lengths: Sequence[int], max_length: int | None, max_source: int | None) -> None:
+    """Raises for sources that are too long, and for limits that make no sense."""
+    if max_length is not None and max_length < 1:
+        raise G2Error(f"max_length must be at least 1, got {max_length}")
+    for line, length in enumerate(lengths, start=1):
+        if max_source is not None and length > max_source:
+            raise G2Error(
+                f"line {line} has {length} tokens, more than max_source, which is {max_source}; "
+                "split it into sentences, or raise --max-source"
+            )
+
+
+def limits(lengths: Ints, max_length: int | None) -> Ints:
+    """The maximum number of tokens of each translation: by default twice the source and ten more."""
+    return LIMIT_PER_TOKEN * lengths + LIMIT_MORE if max_length is None else np.full_like(lengths, max_length)
+
+
+def _check(eos: int, beam: int, length_penalty: float, n_best: int, forbidden: Sequence[int]) -> None:
+    if not isinstance(beam, int) or not 1 <= beam <= 1000:
+        raise G2Error(f"beam must be a whole number from 1 to 1000, got {beam}; 1 is greedy search, 5 is usual")
+    if not 0 <= length_penalty <= 10:
+        raise G2Error(
+            f"length_penalty must be from 0 to 10, got {length_penalty}; "
+            "0 is none, 1 compares sentences by their mean log-probability"
+        )
+    if not isinstance(n_best, int) or not 1 <= n_best <= beam:
+        raise G2Error(f"n_best must be from 1 to the beam of {beam}, got {n_best}; a wider beam finds more")
+    if eos in forbidden:
+        raise G2Error(f"<eos>, token id {eos}, is forbidden, so no sentence could end; remove it from forbidden")

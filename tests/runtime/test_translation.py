@@ -1,0 +1,129 @@
+"""A translation model without torch: the translations and the numbers that torch gives."""
+
+import random
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import g2lstm
+from g2lstm import G2Error
+from g2lstm.runs.directory import RunDirectory
+from g2lstm.runtime import load
+from g2lstm.tasks.mt.recipe import MtModel, MtRecipe
+from tests.runs.test_compressed import compressed_run
+from tests.runs.toys import translation_run
+
+BPE = ("data.tokenizer=bpe", "data.vocabulary=290", "data.is_tokenized=false", "data.lowercase=true")
+KINDS = [
+    ((), None),
+    ((), "small"),
+    ((*BPE, "model.tied=none"), "small"),
+    ((*BPE, "data.joint=true", "model.tied=all", "model.residual=true", "model.layers=3"), "int8"),
+    (("model.layers=1", "model.decoder_layers=3", "model.residual=true"), "gates=svd:3; cell=int4; linear=int4"),
+    (("model.method=sharpened", "evaluate.beam=3", "evaluate.length_penalty=0.5"), "gates=round:0.2,clip:0.4"),
+    (("model.method=binary", "model.gates=ifo"), "cell=int8; embedding=int4"),
+]
+LINES = ["  ein haus ", "hund\tund  Baum und hund", "", "ein", "ein ganz anderes haus ." * 3]
+
+
+def bolder_(run):
+    """Larger weights, so that words differ in probability and sentences in length."""
+    path = run / "model.safetensors"
+    weights = {name: 3 * tensor for name, tensor in load_file(path).items()}
+    weights["softmax_bias"][1] = -4.0  # <eos>
+    save_file(weights, path, RunDirectory(run).training_facts())
+    return run
+
+
+@pytest.fixture(params=KINDS, ids=lambda one: f"{' '.join(one[0])} {one[1]}")
+def run(request, tmp_path):
+    """Runs of all kinds."""
+    overrides, spec = request.param
+    torch.manual_seed(1)
+    made = bolder_(translation_run(tmp_path, *overrides))
+    return made if spec is None else compressed_run(made, spec)[0]
+
+
+@pytest.fixture
+def plain(tmp_path):
+    return translation_run(tmp_path)
+
+
+def test_translations_are_those_of_torch(run):
+    model, trained = load(run), g2lstm.load(run)
+    words = ["ein", "haus", "baum", "hund", "und", "Katze"]
+    lines = [*LINES, *(" ".join(random.Random(seed).choices(words, k=seed)) for seed in range(1, 12))]
+    assert model.search_facts == trained.search_facts
+    texts = set()
+    for options in ({}, {"beam": 1}, {"beam": 6, "n_best": 4, "length_penalty": 2.0}, {"max_length": 3}):
+        ours = model.search(lines, with_attention=True, **options)
+        theirs = trained.search(lines, with_attention=True, **options)
+        for one, other in zip(chain(*ours), chain(*theirs), strict=True):
+            assert one._replace(score=0, log_probability=0, attention=None) == other._replace(
+                score=0, log_probability=0, attention=None
+            )
+            assert one.log_probability == pytest.approx(other.log_probability, abs=1e-4)
+            assert one.score == pytest.approx(other.score, abs=1e-4)
+            texts.add(one.text)
+            if one.attention is not None:
+                np.testing.assert_allclose(one.attention, other.attention, atol=1e-5)
+    assert len(texts) > 15
+    assert model.translate("ein haus\nhund\n", as_text=True) == trained.translate("ein haus\nhund\n", as_text=True)
+
+
+def test_other_gates_can_be_chosen(plain):
+    bolder_(plain)
+    trained = g2lstm.load(plain)
+    for gate in ("soft", "tempered", "hard"):
+        found = load(plain, eval_gate=gate).search(["ein haus und hund"], n_best=5)[0]
+        expected = trained.search(["ein haus und hund"], n_best=5, eval_gate=gate)[0]
+        assert [one.target_ids for one in found] == [one.target_ids for one in expected]
+        assert [one.score for one in found] == pytest.approx([one.score for one in expected], abs=1e-4)
+
+
+def test_progress_and_limits(plain):
+    model, seen = load(plain), []
+    model.search(["ein", "", "haus"], progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+    with pytest.raises(G2Error, match="line 2 has 3 tokens, more than max_source, which is 2"):
+        model.search(["ein", "ein ein ein"], max_source=2)
+    with pytest.raises(G2Error, match="max_length must be at least 1, got 0"):
+        model.search(["ein"], max_length=0)
+    with pytest.raises(G2Error, match="beam must be a whole number from 1 to 1000, got 0"):
+        model.search(["ein"], beam=0)
+    with pytest.raises(G2Error, match="lines must be a list of sentences, got one string"):
+        model.search("ein")
+
+
+def test_an_old_recipe_has_todays_defaults(plain):
+    path = plain / "recipe.toml"
+    keys = ("beam", "length_penalty", "is_tokenized", "residual")
+    path.write_text("\n".join(line for line in path.read_text().splitlines() if not line.startswith(keys)))
+    facts, how = load(plain).search_facts, MtRecipe.model_fields["evaluate"].get_default(call_default_factory=True)
+    assert facts[:3] == (how.beam, how.length_penalty, True)
+    assert not MtModel().residual
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("bridge.weight", None, "bridge.weight must be float32 with 2 dimensions, got nothing"),
+        ("bridge.weight", torch.zeros(18, 8), r"the size of bridge is \(18, 8\), expected \(18, 9\)"),
+        ("attention.key.weight", torch.zeros(9, 8), r"the size of attention.key is \(9, 8\), expected \(9, 9\)"),
+        ("output.weight", torch.zeros(8, 9), r"the size of output is \(8, 9\), expected \(8, 18\)"),
+        ("source_embedding.weight", torch.zeros(7, 9), "the size of the source embedding is"),
+        ("encoder.1.weight_ih_l0", torch.zeros(36, 17), "the size of the inputs of the layers is"),
+        ("encoder.0.weight_hh_l0_reverse", torch.zeros(36, 8), "the matrices of encoder.0 have the shapes|numbers"),
+        ("more", torch.zeros(2), "it holds 'more', which this model has no place for"),
+    ],
+)
+def test_weights_that_do_not_fit(plain, name, change, message):
+    path = plain / "model.safetensors"
+    weights, facts = load_file(path), RunDirectory(plain).training_facts()
+    weights.pop(name, None)
+    save_file(weights | ({} if change is None else {name: change}), path, facts)
+    with pytest.raises(G2Error, match=message):
+        load(plain)
