@@ -82,7 +82,7 @@ class CompressedRecurrent(Gated):
         theirs = next(theirs for theirs, ours in TWINS.items() if ours is self._twin)
         return to_torch(layer.train(self.training), theirs)
 
-    def _weights(self, dtype: torch.dtype) -> list[list[Weights]]:
+    def _weights(self, dtype: torch.dtype, generator: torch.Generator | None = None) -> list[list[Weights]]:
         if self.training and torch.is_grad_enabled():
             raise G2Error(
                 f"a compressed {self.kind.name} can't be trained: call model.eval() to use it; "

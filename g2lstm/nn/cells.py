@@ -35,7 +35,7 @@ class GatedCell(Gated):
             return_gates: also return the gate values.
             noise: the noise to use, (B, 2H), rate already applied; (B, 3H) where the output gate is sampled too. Only
                 in training.
-            generator: source of the noise; torch's default generator if not given.
+            generator: source of noise and DropConnect; torch's default generator if not given.
 
         Returns:
             (h, c) or h; with `return_gates` a pair of this and `Gates`.

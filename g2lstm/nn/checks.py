@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.gate import EVAL_GATES, LSTM, Gates, GateValues, Kind
+from g2lstm.nn.kind import MIN_TAU
 from g2lstm.nn.layer import LayerOutput, States
 
 if TYPE_CHECKING:
@@ -35,8 +36,11 @@ def checked_option(name: str, value: Any, kind: Kind = LSTM) -> str | float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise G2Error(f"{name} must be a number, got {value!r}")
     number = float(value)
-    if name == "tau" and not 0 < number < math.inf:
-        raise G2Error(f"tau, the temperature, must be a finite number above 0, got {number}; the paper uses 0.9")
+    if name == "tau" and not MIN_TAU <= number < math.inf:
+        raise G2Error(
+            f"tau, the temperature, must be a finite number of at least {MIN_TAU:g}, got {number}; the paper uses 0.9, "
+            "and method 'binary' has gates that are 0 or 1"
+        )
     if name == "noise_rate" and not 0 <= number <= 1:
         raise G2Error(f"noise_rate is a probability and must lie in [0, 1], got {number}; the paper uses 0.2")
     if name == "weight_dropout" and not 0 <= number < 1:

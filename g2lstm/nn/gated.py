@@ -13,7 +13,7 @@ from g2lstm.nn.checks import NOISY_METHODS, OPTIONS, Arranged, arrange, arrange_
 from g2lstm.nn.gate import GateRule, Gates, GateValues
 from g2lstm.nn.kind import DEFAULT_TAU, Kind, temperature, usual_eval_gate
 from g2lstm.nn.layer import Backend, Direction, LayerOutput, States, Weights, gate_values
-from g2lstm.nn.random import draw_drop, draw_noise
+from g2lstm.nn.random import draw_drop, draw_noise, dropout
 
 _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # torch 2.7 and later
 _UP_TO_THE_METHOD = ("tau", "eval_gate")
@@ -61,7 +61,7 @@ class Gated(nn.Module):
         """The type of the weights, and so of the input."""
         raise NotImplementedError
 
-    def _weights(self, dtype: torch.dtype) -> list[list[Weights]]:
+    def _weights(self, dtype: torch.dtype, generator: torch.Generator | None = None) -> list[list[Weights]]:
         """The weights in this type, by layer and direction."""
         raise NotImplementedError
 
@@ -154,7 +154,7 @@ class Gated(nn.Module):
 
         values: list[GateValues] = []
         ends: list[States] = []
-        for index, layer_weights in enumerate(self._weights(dtype)):
+        for index, layer_weights in enumerate(self._weights(dtype, generator)):
             own = slice(index * self.directions, (index + 1) * self.directions)
             layer_noise = self._noise(x, generator) if noise is None else [n.to(dtype) for n in noise[own]]
             layer_states = zip(*(state[own] for state in states), strict=True)
@@ -165,7 +165,7 @@ class Gated(nn.Module):
             if wants_gates:
                 values += map(gate_values, layer, x.chunk(self.directions, -1))
             if self.training and self.dropout > 0 and index < self.num_layers - 1:
-                x = nn.functional.dropout(x, self.dropout)
+                x = dropout(x, self.dropout, generator)
         result = LayerOutput(x, tuple(torch.cat(each) for each in zip(*ends, strict=True)))
         if not wants_gates:
             return result, None
@@ -220,19 +220,19 @@ class WithParameters(Gated):
         first: Tensor = getattr(self, self._all_weights[0][0])
         return first.dtype
 
-    def _weights(self, dtype: torch.dtype) -> list[list[Weights]]:
+    def _weights(self, dtype: torch.dtype, generator: torch.Generator | None = None) -> list[list[Weights]]:
         """By layer and direction, with DropConnect while training."""
-        each = [self._direction_weights(names, dtype) for names in self._all_weights]
+        each = [self._direction_weights(names, dtype, generator) for names in self._all_weights]
         return [each[k : k + self.directions] for k in range(0, len(each), self.directions)]
 
-    def _direction_weights(self, names: list[str], dtype: torch.dtype) -> Weights:
+    def _direction_weights(self, names: list[str], dtype: torch.dtype, generator: torch.Generator | None) -> Weights:
         w_x, w_h, *rest = [getattr(self, name).to(dtype) for name in names]
         choice = None
         if self.training and self.weight_dropout > 0:
             if w_h.device.type == "cpu":
-                choice = draw_drop(self.weight_dropout)
+                choice = draw_drop(self.weight_dropout, generator)
             else:
-                w_h = nn.functional.dropout(w_h, self.weight_dropout)
+                w_h = dropout(w_h, self.weight_dropout, generator)
         b_x, b_h = rest[:2] if self.bias else (None, None)
         return Weights(w_x, w_h, b_x, b_h, rest[-1] if self.proj_size else None, choice)
 

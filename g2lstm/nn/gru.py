@@ -34,7 +34,7 @@ class GatedGRU(Gated):
             return_gates: also return the gate values.
             noise: the noise to use, one tensor per layer and direction, rate already applied: (T, B, 2H), or (N, 2H)
                 for a PackedSequence; r then z. Only in training.
-            generator: source of the noise; torch's default generator if not given.
+            generator: source of noise, DropConnect and dropout; torch's default generator if not given.
 
         Returns:
             output, h, and with `return_gates` also `Gates`.

@@ -76,5 +76,10 @@ def _bind(library: ctypes.CDLL) -> bool:
 def call(name: str, dtype: object, *arguments: object) -> None:
     """Calls a function that exists for float32 and float64. The caller has checked that the kernels are there."""
     function = getattr(find().library, f"{name}_{str(dtype).removeprefix('torch.')}")
-    if function(*arguments):
+    status = function(*arguments)
+    if status == 1:
         raise MemoryError("the kernel could not allocate its packed weights")
+    if status:
+        raise ValueError(
+            "the kernel needs steps of 0 to as many rows as there are sequences, all of them in the tensors"
+        )

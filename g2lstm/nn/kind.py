@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 EVAL_GATES = ("soft", "tempered", "hard")
 DEFAULT_TAU = {"gumbel": 0.9, "binary": 0.5, "sharpened": 0.2, "sigmoid": 1.0}  # by method
+MIN_TAU = 1e-6  # gradients grow with 1 / tau, and far below this they overflow
 
 
 @dataclass(frozen=True)

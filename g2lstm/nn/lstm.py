@@ -42,7 +42,7 @@ class GatedLSTM(Gated):
             return_gates: also return the gate values.
             noise: the noise to use, one tensor per layer and direction, rate already applied: (T, B, 2H), or (N, 2H)
                 for a PackedSequence; i then f, and o where that is sampled too. Only in training.
-            generator: source of the noise; torch's default generator if not given.
+            generator: source of noise, DropConnect and dropout; torch's default generator if not given.
 
         Returns:
             output, (h, c), and with `return_gates` also `Gates`.

@@ -8,7 +8,7 @@ import math
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from g2lstm.errors import G2Error
 from g2lstm.nn import recurrence
@@ -19,7 +19,8 @@ from g2lstm.nn.random import drop
 
 def _run(direction: Direction) -> LayerOutput:
     x, (h, *c), weights, rule, noise, batch_sizes, backwards = direction
-    run = _layer_forward if torch.compiler.is_compiling() else _Layer.apply
+    is_plain = type(x) in (Tensor, nn.Parameter)  # a fake tensor or another subclass needs the dispatcher
+    run = _Layer.apply if is_plain and not torch.compiler.is_compiling() else _layer_forward
     bias, extra = weights.bias(), weights.w_r
     if rule.kind is GRU and weights.b_x is not None and weights.b_h is not None:  # r multiplies the bias of W_hn h
         start = 2 * h.size(1)
@@ -85,7 +86,7 @@ def _forward(
     return out.view(*x.shape[:-1], out.size(1)), h_last, c_last, values, kept
 
 
-_layer_forward = torch.library.custom_op("g2lstm::layer_forward", _forward, mutates_args=())
+_layer_forward = torch.library.custom_op("g2lstm::layer_forward", _forward, mutates_args=(), device_types="cpu")
 
 
 @_layer_forward.register_fake
@@ -181,7 +182,7 @@ def _output(values: Tensor, rule: GateRule, hidden: int) -> Tensor:
     return recurrence.value(kept, rule) if len(rule.sampled) == 3 else kept
 
 
-_layer_backward = torch.library.custom_op("g2lstm::layer_backward", _gradients, mutates_args=())
+_layer_backward = torch.library.custom_op("g2lstm::layer_backward", _gradients, mutates_args=(), device_types="cpu")
 
 
 @_layer_backward.register_fake

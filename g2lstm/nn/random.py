@@ -1,32 +1,56 @@
-"""Random numbers for a layer: logistic noise and DropConnect, from streams that are seeded by torch's generator.
+"""Random numbers for a layer: logistic noise, DropConnect and dropout, from streams that torch's generator seeds.
 
 Torch's CPU generator yields one number at a time, on one thread; drawing the noise from it alone would cost a tenth of
-a small layer's training step. So a call takes two numbers from it, a seed and an increment, and word k of the call's
-stream is mix(seed + (k + 1) * increment), as in Java's SplittableRandom: any thread can compute any part of it. The
-compiled kernel (`csrc/random.cpp`) does; without it the same words come from torch operations.
+a small layer's training step. So a call takes two numbers from it, for a seed and an increment, and word k of the
+call's stream is mix(seed + (k + 1) * increment), as in Java's SplittableRandom: any thread can compute any part of it.
+The compiled kernel (`csrc/random.cpp`) does; without it the same words come from torch operations.
 
 Noise and DropConnect are registered as torch operators, so that `torch.compile` takes them as they are.
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from g2lstm.nn import kernel
 
-_GOLDEN_GAMMA, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_MIX_1, _MIX_2, _WORDS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 2**64
 _KERNEL_DTYPES = (torch.float32, torch.float64)
 
 
 def draw_stream(generator: torch.Generator | None = None) -> Tensor:
-    """A seed and an odd increment, (2,) int64 on the CPU: all that a stream needs."""
+    """Two random numbers, (2,) int64 on the CPU: all that a stream needs, see `seed_and_increment`.
+
+    Torch's generator uses only 32 bits of the number it was seeded with. The others are mixed in here, except under
+    `torch.compile`, which can't ask for that number.
+    """
     stream = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device="cpu", generator=generator)
-    # Mixed, because increments with few set bits make poor streams; odd, so that the stream visits every state.
-    return torch.stack([stream[0], _mix(stream[1] ^ _signed(_GOLDEN_GAMMA)) | 1])
+    if not torch.compiler.is_compiling():
+        seed = torch.initial_seed() if generator is None else generator.initial_seed()
+        if high := seed % _WORDS >> 32:
+            stream[0] ^= _signed(_mixed(high))
+    return stream
+
+
+def seed_and_increment(stream: Tensor) -> tuple[int, int]:
+    """What the words of a stream are made of, as signed integers.
+
+    The increment is mixed and odd, so that the stream visits every state. Increments whose neighbouring bits are too
+    much alike make poor streams; as in SplittableRandom, those with fewer than 24 changes are replaced.
+    """
+    seed, number = stream[:2].tolist()
+    increment = _mixed(number % _WORDS) | 1
+    if (increment ^ (increment >> 1)).bit_count() < 24:
+        increment ^= 0xAAAAAAAAAAAAAAAA
+    return seed, _signed(increment)
 
 
 def words_of(stream: Tensor, count: int) -> Tensor:
     """The first `count` words of a stream, as int64, in torch operations."""
-    return _mix(torch.arange(1, count + 1, device="cpu") * stream[1] + stream[0])
+    seed, increment = seed_and_increment(stream)
+    z = torch.arange(1, count + 1, device="cpu") * increment + seed
+    z = (z ^ _shift_right(z, 30)) * _signed(_MIX_1)
+    z = (z ^ _shift_right(z, 27)) * _signed(_MIX_2)
+    return z ^ _shift_right(z, 31)
 
 
 def _half_words_of(stream: Tensor, count: int) -> Tensor:
@@ -34,11 +58,11 @@ def _half_words_of(stream: Tensor, count: int) -> Tensor:
     return words_of(stream, (count + 1) // 2).view(torch.int32)[:count]
 
 
-def _mix(z: Tensor) -> Tensor:
+def _mixed(z: int) -> int:
     """Stafford's variant 13 of the MurmurHash3 finaliser, the output function of SplitMix64."""
-    z = (z ^ _shift_right(z, 30)) * _signed(_MIX_1)
-    z = (z ^ _shift_right(z, 27)) * _signed(_MIX_2)
-    return z ^ _shift_right(z, 31)
+    z = (z ^ (z >> 30)) * _MIX_1 % _WORDS
+    z = (z ^ (z >> 27)) * _MIX_2 % _WORDS
+    return z ^ (z >> 31)
 
 
 def _shift_right(z: Tensor, bits: int) -> Tensor:
@@ -70,7 +94,7 @@ def draw_noise(
     return logistic_from_words(words, rate, dtype).view(shape)
 
 
-@torch.library.custom_op("g2lstm::logistic_noise", mutates_args=())
+@torch.library.custom_op("g2lstm::logistic_noise", mutates_args=(), device_types="cpu")
 def logistic_noise(stream: Tensor, count: int, rate: float, dtype: torch.dtype) -> Tensor:
     """Logistic noise for `count` elements; the same stream gives the same noise.
 
@@ -84,7 +108,8 @@ def logistic_noise(stream: Tensor, count: int, rate: float, dtype: torch.dtype) 
     if last < 0:
         return torch.zeros(count, dtype=dtype, device="cpu")
     noise = torch.empty(count, dtype=dtype, device="cpu")
-    kernel.call("g2lstm_noise", dtype, *stream.tolist(), noise.data_ptr(), count, last, torch.get_num_threads())
+    threads = torch.get_num_threads()
+    kernel.call("g2lstm_noise", dtype, *seed_and_increment(stream), noise.data_ptr(), count, last, threads)
     return noise
 
 
@@ -122,7 +147,17 @@ def _last_noisy_word(rate: float, dtype: torch.dtype) -> int:
     return round(rate * 2 ** _bits_used(dtype)) - 1
 
 
-def draw_drop(probability: float) -> Tensor:
+def dropout(x: Tensor, probability: float, generator: torch.Generator | None = None) -> Tensor:
+    """`torch.nn.functional.dropout` while training, which takes no generator."""
+    if generator is None or probability == 1:
+        return nn.functional.dropout(x, probability)
+    if x.device.type == "cpu":
+        return drop(x, draw_drop(probability, generator))
+    keep = 1 - probability
+    return x * torch.empty_like(x).bernoulli_(keep, generator=generator).div_(keep)
+
+
+def draw_drop(probability: float, generator: torch.Generator | None = None) -> Tensor:
     """A fresh choice of weights to drop, each with this probability: all that `drop` needs, again and again.
 
     For weights on the CPU, where `torch.nn.functional.dropout` draws one number at a time and takes five times as long.
@@ -131,16 +166,16 @@ def draw_drop(probability: float) -> Tensor:
         (3,) int64: a stream, and how many of the 2^32 values of a half word drop a weight.
     """
     dropped = torch.tensor([min(round(probability * 2**32), 2**32 - 1)], device="cpu")
-    return torch.cat([draw_stream(), dropped])
+    return torch.cat([draw_stream(generator), dropped])
 
 
-@torch.library.custom_op("g2lstm::drop", mutates_args=())
+@torch.library.custom_op("g2lstm::drop", mutates_args=(), device_types="cpu")
 def drop(weight: Tensor, choice: Tensor) -> Tensor:
     """Applies DropConnect: zeros the elements that `choice` drops, and scales the others up to keep the mean.
 
     It is linear, so it also maps the gradient. The backward pass keeps no mask and no copy of the weights.
     """
-    seed, increment, dropped = choice.tolist()
+    dropped = int(choice[2])
     scale = 2**32 / (2**32 - dropped)
     count = weight.numel()
     if kernel.find().library is None or weight.dtype not in _KERNEL_DTYPES:
@@ -148,9 +183,8 @@ def drop(weight: Tensor, choice: Tensor) -> Tensor:
         return torch.where(words.view(weight.shape) < dropped, 0.0, weight * scale)
     weight = weight.contiguous()
     result = torch.empty_like(weight)
-    addresses = (weight.data_ptr(), result.data_ptr())
-    threads = torch.get_num_threads()
-    kernel.call("g2lstm_drop", weight.dtype, seed, increment, *addresses, count, dropped, scale, threads)
+    addresses, threads = (weight.data_ptr(), result.data_ptr()), torch.get_num_threads()
+    kernel.call("g2lstm_drop", weight.dtype, *seed_and_increment(choice), *addresses, count, dropped, scale, threads)
     return result
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from g2lstm.nn import kernel
-from g2lstm.nn.gate import GateRule, hard_gate, sampled_gate
+from g2lstm.nn.gate import GRU, LSTM, GateRule, hard_gate, sampled_gate
 
 _PLAIN = GateRule()
 
@@ -199,7 +199,10 @@ def _call(function: str, tensors: Mapping[str, Tensor | None], rows: Tensor, off
     gates, h, w_r = tensors["gates"], tensors["h"], tensors.get("w_r")
     assert gates is not None
     assert h is not None
-    n, count = len(gates), len(rule.kind.gates)
+    kind = GRU if "gru" in function else LSTM
+    if rule.kind is not kind:
+        raise ValueError(f"the kernel of {kind.name}s has the gates {' or '.join(kind.sampled)}, got {rule.gates!r}")
+    n, count = len(gates), len(kind.gates)
     (batch, width), hidden = h.shape, gates.size(1) // count
     shapes = {
         "gates": (n, count * hidden), "d_gates": (n, 4 * hidden), "noise": (n, len(rule.sampled) * hidden),
@@ -219,8 +222,12 @@ def _call(function: str, tensors: Mapping[str, Tensor | None], rows: Tensor, off
     if width != hidden and w_r is None:
         raise ValueError(f"the kernel needs as many units as outputs, or a projection, got {hidden} and {width}")
     for steps in (rows, offset):
-        if steps.dtype != torch.int64 or not steps.is_contiguous() or len(steps) != len(rows):
-            raise ValueError(f"the kernel needs contiguous int64 steps, got {steps.dtype} {tuple(steps.shape)}")
+        is_right = steps.dtype == torch.int64 and steps.is_contiguous() and steps.shape == (len(rows),)
+        if not is_right or steps.device.type != "cpu":
+            raise ValueError(
+                f"the kernel needs contiguous int64 steps on the CPU, got {steps.dtype} {tuple(steps.shape)} on "
+                f"{steps.device}"
+            )
     if int(rows.sum()) != n:
         raise ValueError(f"the steps have {int(rows.sum())} rows in all, but the tensors have {n}")
     addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors.values()]

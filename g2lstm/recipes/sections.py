@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from g2lstm.nn.kind import DEFAULT_TAU, usual_eval_gate
+from g2lstm.nn.kind import DEFAULT_TAU, MIN_TAU, usual_eval_gate
 from g2lstm.text.datasets import SPLITS, data_set, fetch, own_folder
 from g2lstm.text.tokenize import MIN_BPE_VOCABULARY
 
@@ -17,6 +17,7 @@ Vocabulary = Annotated[int, Field(ge=3, lt=2**31)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Temperature = Annotated[float, Field(ge=MIN_TAU)]
 DropProbability = Annotated[float, Field(ge=0, lt=1)]
 
 BINARY_START = 0.5
@@ -97,7 +98,7 @@ class GateSection(Section):
 
     # The paper's G², straight-through gates of 0 or 1, a plain LSTM, or a low temperature alone.
     method: Literal["gumbel", "binary", "sigmoid", "sharpened"] = "gumbel"
-    tau: Positive | None = Field(default=None, validate_default=True)  # temperature; by default the method's own
+    tau: Temperature | None = Field(default=None, validate_default=True)  # temperature; by default the method's own
     noise_rate: Share = 0.2  # probability that a gate element gets noise
     gates: Literal["if", "ifo"] = "if"  # which gates are pushed to 0 or 1
     # How gates are computed in evaluation; by default the method's own.
@@ -153,7 +154,7 @@ class GateCourse(Section):
 
     start: DropProbability = BINARY_START  # the share of the training after which `model.method` begins
     noise_rate: Share | None = None  # at that moment; it goes in a straight line to `model.noise_rate` at the end
-    tau: Positive | None = None  # at that moment; it goes in a straight line to `model.tau`
+    tau: Temperature | None = None  # at that moment; it goes in a straight line to `model.tau`
 
 
 class TrainSection(Section):

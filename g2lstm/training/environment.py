@@ -130,7 +130,7 @@ def gathered(accelerator: Accelerator, state: dict[str, Any]) -> list[dict[str, 
 
 
 def noise_seed(seed: int, rank: int, step: int = 0) -> int:
-    """The seed of a process's own noise and dropout from `step` on; any two streams are independent."""
+    """The seed of a process's own noise and dropout from `step` on, in 64 bits: two processes hardly ever share it."""
     return int(np.random.SeedSequence((seed, rank, step)).generate_state(1, np.uint64)[0])
 
 

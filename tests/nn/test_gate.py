@@ -7,7 +7,16 @@ import torch
 
 from g2lstm import G2LSTM
 from g2lstm.nn import gate, kernel
-from g2lstm.nn.random import draw_drop, draw_noise, draw_stream, drop, logistic_from_words, logistic_noise, words_of
+from g2lstm.nn.random import (
+    draw_drop,
+    draw_noise,
+    draw_stream,
+    drop,
+    logistic_from_words,
+    logistic_noise,
+    seed_and_increment,
+    words_of,
+)
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 WORDS = [0, 1, 2, 2**31 - 1, -(2**31), -3, -2, -1]  # both ends and the middle of an unsigned 32-bit word
@@ -33,9 +42,18 @@ def test_words_are_splitmix64():
     known = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
     assert splitmix64(1234567, 0x9E3779B97F4A7C15, 5) == known
     stream = draw_stream(torch.Generator().manual_seed(3))
-    expected = splitmix64(stream[0].item(), stream[1].item(), 100)
+    expected = splitmix64(*seed_and_increment(stream), 100)
     assert [word % 2**64 for word in words_of(stream, 100).tolist()] == expected
-    assert stream[1].item() % 2 == 1
+
+
+def test_increments_are_odd_and_their_bits_change_often_enough():
+    """The rule of SplittableRandom, which one increment in fifty would break: at least 24 changes."""
+    for number in (2**63 - 1, -(2**63), *range(-1000, 1000)):
+        seed, increment = seed_and_increment(torch.tensor([5, number]))
+        bits = f"{increment % 2**64:064b}"
+        assert seed == 5
+        assert bits[-1] == "1"
+        assert sum(a != b for a, b in zip("0" + bits, bits, strict=False)) >= 24
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

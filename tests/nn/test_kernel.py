@@ -2,12 +2,14 @@
 
 import pytest
 import torch
-from torch import nn
-from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
 
-from g2lstm import G2LSTM
+from g2lstm import G2GRU, G2LSTM
 from g2lstm.nn import recurrence
 from g2lstm.nn.gate import GateRule
+from g2lstm.nn.random import draw_drop, draw_stream
 from tests.nn.layers import B, H, I, T
 
 SPLITS = {
@@ -89,6 +91,78 @@ def test_it_refuses_what_does_not_fit():
             recurrence.lstm_forward(*arguments, rows, offset, GateRule())
     with pytest.raises(ValueError, match="int64 steps"):
         recurrence.lstm_forward(*fits, rows.int(), offset, GateRule())
+    with pytest.raises(ValueError, match="the kernel of LSTMs has the gates if or ifo, got 'rz'"):
+        recurrence.lstm_forward(*fits, rows, offset, GateRule(gates="rz"))
+    for index in range(2):
+        steps = [rows, offset]
+        for wrong in ([4, 0], [-2, 6], [0, -1], [0, 3], [2**62, 0], [-(2**63), 2**62]):
+            steps[index] = torch.tensor(wrong)
+            with pytest.raises(ValueError, match="the kernel needs steps of 0 to as many|the steps have"):
+                recurrence.lstm_forward(*fits, *steps, GateRule())
+
+
+def operator_arguments(batch_sizes, gates="if", dtype=torch.float32):
+    """What the operator of a layer with 2 sequences, 5 rows in all, takes."""
+    count, is_lstm = (4, True) if gates == "if" else (3, False)
+    x, w_x, w_h, bias = (
+        torch.randn(shape, dtype=dtype) for shape in ((5, I), (count * H, I), (count * H, H), count * H)
+    )
+    h, c = torch.randn(2, H, dtype=dtype), torch.randn(2, H, dtype=dtype) if is_lstm else None
+    extra = None if is_lstm else torch.randn(H, dtype=dtype)
+    settings = (batch_sizes, None, False, 0.9, gates, False, False)
+    return (x, w_x, w_h, bias, extra, torch.randn(5, 2 * H, dtype=dtype), h, c, *settings)
+
+
+@pytest.mark.parametrize("gates", ["if", "rz"])
+@pytest.mark.parametrize("sizes", [[1, -2000, 2004], [3, 2], [2, -1, 4], [5], [2**62, -(2**62) + 5], [2, 2]])
+def test_the_operator_refuses_steps_that_are_not_there(sizes, gates):
+    with pytest.raises(ValueError, match="the kernel needs steps of 0 to as many|the steps have"):
+        torch.ops.g2lstm.layer_forward(*operator_arguments(torch.tensor(sizes), gates))
+
+
+@pytest.mark.parametrize("sizes", [[1, -2000, 2004], [2, -1, 4]])
+def test_compiled_layers_refuse_steps_that_are_not_there(sizes):
+    """Under the compiler nothing can be checked before the kernel runs."""
+    layer = torch.compile(G2LSTM(I, H), backend="eager")
+    torch._dynamo.reset()
+    with pytest.raises(ValueError, match="the kernel needs steps of 0 to as many"):
+        layer(PackedSequence(torch.randn(5, I), torch.tensor(sizes)))
+
+
+@pytest.mark.parametrize("gates", ["if", "rz"])
+def test_the_operators_keep_torchs_rules(gates):
+    arguments = operator_arguments(torch.tensor([2, 2, 1]), gates, torch.float64)
+    with torch.no_grad():
+        out, _, _, values, kept = torch.ops.g2lstm.layer_forward(*arguments)
+    x, w_x, w_h, _, extra, _, h, c, *settings = arguments
+    states = (torch.ones_like(h), None if c is None else torch.ones_like(c))
+    backward = (torch.ones_like(out), *states, x, w_x, w_h, extra, h, c, out, values, kept, *settings, True)
+    for tensor in arguments:
+        if isinstance(tensor, Tensor) and tensor.is_floating_point():
+            tensor.requires_grad_()
+    torch.library.opcheck(torch.ops.g2lstm.layer_forward.default, arguments)
+    torch.library.opcheck(torch.ops.g2lstm.layer_backward.default, tuple(map(detached, backward)))
+
+
+def detached(value):
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+def test_the_random_operators_keep_torchs_rules():
+    weight = torch.randn(3, 5, requires_grad=True)
+    torch.library.opcheck(torch.ops.g2lstm.drop.default, (weight, draw_drop(0.3)))
+    torch.library.opcheck(torch.ops.g2lstm.logistic_noise.default, (draw_stream(), 7, 0.2, torch.float32))
+
+
+@pytest.mark.parametrize("make", [G2LSTM, G2GRU], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_fake_tensors_have_the_shapes_of_real_ones(make, training):
+    options = {"num_layers": 2, "bidirectional": True, "dropout": 0.5, "weight_dropout": 0.5, "backend": "native"}
+    real = make(I, H, **options).train(training)(torch.randn(T, B, I))[0]
+    with FakeTensorMode():
+        out = make(I, H, **options).train(training)(torch.randn(T, B, I))[0]
+        out.sum().backward()
+    assert (out.shape, out.dtype) == (real.shape, real.dtype)
 
 
 @pytest.mark.parametrize("options", [{}, {"proj_size": 3}, {"eval_gate": "hard"}], ids=str)

@@ -183,8 +183,8 @@ def test_dropout_between_layers_only():
 def test_weight_dropout_drops_recurrent_weights_once_per_call(backend, monkeypatch):
     drawn = []
 
-    def spy(probability):
-        drawn.append(draw_drop(probability))
+    def spy(probability, generator):
+        drawn.append(draw_drop(probability, generator))
         return drawn[-1]
 
     monkeypatch.setattr("g2lstm.nn.gated.draw_drop", spy)
@@ -240,8 +240,8 @@ def test_empty_batch():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tau": 0.0}, "tau.*above 0, got 0.0"),
-        ({"tau": -1}, "tau.*above 0, got -1"),
+        ({"tau": 0.0}, "tau.*at least 1e-06, got 0.0"),
+        ({"tau": -1}, "tau.*at least 1e-06, got -1"),
         ({"tau": float("nan")}, "tau.*got nan"),
         ({"tau": float("inf")}, "tau.*finite.*got inf"),
         ({"tau": "0.9"}, "tau must be a number, got '0.9'"),

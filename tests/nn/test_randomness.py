@@ -1,12 +1,14 @@
 """What is random in a layer, where it comes from, and that nothing of it is used twice."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
-from g2lstm import G2LSTM, G2Error
-from g2lstm.nn.random import draw_drop, draw_noise, drop
+from g2lstm import G2GRU, G2LSTM, G2Error, G2LSTMCell
+from g2lstm.nn.random import draw_drop, draw_noise, drop, dropout
 from tests.nn.layers import B, H, I, T, flat
 
 SMALL = {"num_layers": 2, "bidirectional": True}
@@ -15,8 +17,8 @@ SMALL = {"num_layers": 2, "bidirectional": True}
 def test_every_call_layer_and_direction_drops_other_weights(monkeypatch):
     drawn = []
 
-    def spy(probability):
-        drawn.append(draw_drop(probability))
+    def spy(probability, generator):
+        drawn.append(draw_drop(probability, generator))
         return drawn[-1]
 
     monkeypatch.setattr("g2lstm.nn.gated.draw_drop", spy)
@@ -36,6 +38,54 @@ def test_a_generator_decides_the_noise_of_all_layers_and_torchs_own_none():
         outputs.append(layer(x, generator=torch.Generator().manual_seed(7))[0])
     for out in outputs[1:]:
         torch.testing.assert_close(out, outputs[0], rtol=1e-7, atol=1e-10)
+
+
+@pytest.mark.parametrize("make", [G2LSTM, G2GRU], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("backend", ["reference", "stock", "native"])
+def test_a_generator_decides_dropout_and_dropconnect_too(make, backend):
+    layer = make(I, H, **SMALL, dropout=0.5, weight_dropout=0.5, backend=backend)
+    x = torch.randn(T, B, I)
+
+    def run(seed, global_seed):
+        torch.manual_seed(global_seed)
+        return layer(x, generator=torch.Generator().manual_seed(seed))[0]
+
+    assert torch.equal(run(7, 0), run(7, 1))
+    assert not torch.equal(run(7, 0), run(8, 0))
+    layer.method = "sigmoid"
+    assert not torch.equal(run(7, 0), run(8, 0))
+
+
+def test_a_cell_takes_dropconnect_from_the_generator():
+    cell, x = G2LSTMCell(I, H, weight_dropout=0.5, method="sigmoid"), torch.randn(B, I)
+    h = torch.randn(B, H), torch.zeros(B, H)
+    first, same, other = (cell(x, h, generator=torch.Generator().manual_seed(seed))[0] for seed in (1, 1, 2))
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.3, 1.0])
+def test_dropout_with_a_generator_keeps_the_mean(probability):
+    x = torch.ones(1000, 1000, requires_grad=True)
+    dropped = dropout(x, probability, torch.Generator().manual_seed(0))
+    share = (dropped == 0).double().mean().item()
+    assert abs(share - probability) < 5 * math.sqrt(probability * (1 - probability) / 1e6) + 1e-12
+    dropped.sum().backward()
+    assert torch.equal(x.grad, dropped.detach())
+
+
+def test_all_64_bits_of_a_seed_count():
+    """Torch's generator alone would make the same noise for seeds that agree in their last 32 bits."""
+    seeds = [3, 2**32 + 3, 2**40 + 3, 2**63 + 3, -(2**33) + 3]
+    noises = [draw_noise((8,), generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+    assert len({tuple(noise.tolist()) for noise in noises}) == len(seeds)
+    for seed in seeds:
+        torch.manual_seed(seed)
+        state = torch.get_rng_state()
+        first = draw_noise((8,))
+        torch.manual_seed(1)
+        torch.set_rng_state(state)
+        assert torch.equal(draw_noise((8,)), first)
 
 
 def test_dropout_between_layers_of_a_packed_sequence():
@@ -88,7 +138,14 @@ def test_options_are_checked_whenever_they_are_set():
     layer.tau = 2
     assert layer.tau == 2.0
     assert G2LSTM(I, H, tau=np.float32(0.5)).tau == 0.5
-    for name, value in (("tau", -1.0), ("noise_rate", 7), ("eval_gate", "hrad"), ("backend", "cuda"), ("method", "x")):
+    for name, value in (
+        ("tau", -1.0),
+        ("tau", 1e-300),
+        ("noise_rate", 7),
+        ("eval_gate", "hrad"),
+        ("backend", "cuda"),
+        ("method", "x"),
+    ):
         before = getattr(layer, name)
         with pytest.raises(G2Error, match=name):
             setattr(layer, name, value)

@@ -51,7 +51,7 @@ def test_options_that_are_given_win_over_those_of_the_method():
         ({"start": 1.0}, "the start of a schedule is a share of the training, at least 0 and below 1, got 1.0"),
         ({"start": float("nan")}, "at least 0 and below 1, got nan"),
         ({"noise_rate": (0.2, 1.5)}, r"noise_rate is a probability and must lie in \[0, 1\], got 1.5"),
-        ({"tau": 0.0}, "tau, the temperature, must be a finite number above 0"),
+        ({"tau": 0.0}, "tau, the temperature, must be a finite number of at least 1e-06"),
         ({"eval_gate": "binary"}, "eval_gate must be one of 'soft', 'tempered', 'hard'"),
     ],
 )

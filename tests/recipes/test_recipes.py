@@ -166,7 +166,7 @@ def test_a_recipe_does_not_change() -> None:
         ("model.hidden=0", "model.hidden = 0: must be greater than or equal to 1"),
         ("model.hidden=1.5", "model.hidden = 1.5: must be a valid integer"),
         ("model.hidden=true", "model.hidden = true: must be a valid integer"),
-        ("model.tau=0", "model.tau = 0: must be greater than 0"),
+        ("model.tau=0", "model.tau = 0: must be greater than or equal to 0.000001"),
         ("model.tau=inf", "model.tau = Infinity: must be a finite number"),
         ("model.noise_rate=2", "model.noise_rate = 2: must be less than or equal to 1"),
         ("model.dropout.words=1", "model.dropout.words = 1: must be less than 1"),

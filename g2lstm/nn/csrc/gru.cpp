@@ -123,9 +123,8 @@ void backward(const Layer& l, const Real* gates, const Real* inner, const Real* 
                                          const int64_t* rows, const int64_t* offset, double tau, int noisy_gates,   \
                                          Real* gates, const Real* noise, const Real* w_h, const Real* b_n,          \
                                          const Real* h0, Real* out, Real* inner, int mode, int threads) {           \
-    return within_memory([&] {                                                                                      \
-      forward<Real>({steps, batch, hidden, 0, rows, offset, tau, noisy_gates}, gates, noise, w_h, b_n, h0, out,     \
-                    inner, mode, threads);                                                                          \
+    return run({steps, batch, hidden, 0, rows, offset, tau, noisy_gates}, [&](const Layer& l) {                     \
+      forward<Real>(l, gates, noise, w_h, b_n, h0, out, inner, mode, threads);                                      \
     });                                                                                                             \
   }                                                                                                                 \
   EXPORT int g2lstm_gru_backward_##suffix(int64_t steps, int64_t batch, int64_t hidden, int64_t,                    \
@@ -133,9 +132,8 @@ void backward(const Layer& l, const Real* gates, const Real* inner, const Real* 
                                           const Real* gates, const Real* inner, const Real* out, const Real* w_h,   \
                                           const Real* h0, const Real* d_out, Real* d_gates, Real* d_h, int mode,    \
                                           int threads) {                                                            \
-    return within_memory([&] {                                                                                      \
-      backward<Real>({steps, batch, hidden, 0, rows, offset, tau, noisy_gates}, gates, inner, out, w_h, h0, d_out,  \
-                     d_gates, d_h, mode, threads);                                                                  \
+    return run({steps, batch, hidden, 0, rows, offset, tau, noisy_gates}, [&](const Layer& l) {                     \
+      backward<Real>(l, gates, inner, out, w_h, h0, d_out, d_gates, d_h, mode, threads);                            \
     });                                                                                                             \
   }
 

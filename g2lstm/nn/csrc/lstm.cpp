@@ -157,24 +157,22 @@ void backward(const Layer& l, const Real* gates, const Real* cells, const Real* 
 }  // namespace
 
 #define DEFINE_FOR(Real, suffix)                                                                                    \
-  EXPORT int g2lstm_forward_##suffix(int64_t steps, int64_t batch, int64_t hidden, int64_t projected,              \
+  EXPORT int g2lstm_forward_##suffix(int64_t steps, int64_t batch, int64_t hidden, int64_t projected,               \
                                       const int64_t* rows, const int64_t* offset, double tau, int noisy_gates,      \
                                       Real* gates, const Real* noise, const Real* w_h, const Real* w_r,             \
                                       const Real* h0, const Real* c0, Real* out, Real* cells, int mode,             \
                                      int threads) {                                                                 \
-    return within_memory([&] {                                                                                      \
-      forward<Real>({steps, batch, hidden, projected, rows, offset, tau, noisy_gates}, gates, noise, w_h, w_r, h0,  \
-                    c0, out, cells, mode, threads);                                                            \
+    return run({steps, batch, hidden, projected, rows, offset, tau, noisy_gates}, [&](const Layer& l) {             \
+      forward<Real>(l, gates, noise, w_h, w_r, h0, c0, out, cells, mode, threads);                                  \
     });                                                                                                             \
   }                                                                                                                 \
-  EXPORT int g2lstm_backward_##suffix(int64_t steps, int64_t batch, int64_t hidden, int64_t projected,             \
+  EXPORT int g2lstm_backward_##suffix(int64_t steps, int64_t batch, int64_t hidden, int64_t projected,              \
                                        const int64_t* rows, const int64_t* offset, double tau, int noisy_gates,     \
                                        const Real* gates, const Real* cells, const Real* c0, const Real* w_h,       \
                                        const Real* w_r, Real* d_out, Real* d_gates, Real* d_h, Real* d_c,           \
                                        int mode, int threads) {                                                     \
-    return within_memory([&] {                                                                                      \
-      backward<Real>({steps, batch, hidden, projected, rows, offset, tau, noisy_gates}, gates, cells, c0, w_h, w_r, \
-                     d_out, d_gates, d_h, d_c, mode, threads);                                                 \
+    return run({steps, batch, hidden, projected, rows, offset, tau, noisy_gates}, [&](const Layer& l) {             \
+      backward<Real>(l, gates, cells, c0, w_h, w_r, d_out, d_gates, d_h, d_c, mode, threads);                       \
     });                                                                                                             \
   }
 

@@ -197,6 +197,19 @@ struct Layer {
   int noisy_gates;  // with temperature and noise, which have their rows first; 3: on i, f, o of an LSTM
   int64_t width() const { return projected ? projected : hidden; }
 
+  // Whether all that is addressed lies in matrices of as many rows as the steps have, and in states of `batch` rows.
+  bool is_possible() const {
+    if (std::min({steps, batch, projected}) < 0 || hidden < 1) return false;
+    int64_t total = 0;
+    for (int64_t s = 0; s < steps; ++s) {
+      if (rows[s] < 0 || rows[s] > batch) return false;
+      total += rows[s];
+    }
+    for (int64_t s = 0; s < steps; ++s)
+      if (offset[s] < 0 || offset[s] > total - rows[s]) return false;
+    return true;
+  }
+
   // The sequences of one of `threads` threads, so that all threads have about the same number of steps to do.
   Range sequences_of(int thread, int threads) const {
     int64_t total = 0, before = 0, r = 0;
@@ -217,5 +230,10 @@ struct Layer {
     return {{0, batch}, thread, threads};
   }
 };
+
+// Calls pass(layer) and returns 0; or 1 if memory runs out, 2 if the steps are impossible.
+template <class Pass> int run(const Layer& layer, const Pass& pass) {
+  return layer.is_possible() ? within_memory([&] { pass(layer); }) : 2;
+}
 
 }  // namespace
