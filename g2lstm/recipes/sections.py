@@ -209,12 +209,13 @@ class Recipe(Section):
     @model_validator(mode="before")
     @classmethod
     def _begin_plain(cls, tables: Any) -> Any:
-        """Binary gates need a course."""
+        """Binary gates need a course: plain at first, unless the weights have been trained already."""
         match tables:
             case {"model": {"method": "binary"}, "train": {"gates": _}}:
                 pass
             case {"model": {"method": "binary"}, "train": dict(train)}:
-                return {**tables, "train": {**train, "gates": {}}}
+                course = {"start": 0.0} if train.get("finetune_from") else {}
+                return {**tables, "train": {**train, "gates": course}}
         return tables
 
     @field_validator("train", check_fields=False)

@@ -44,11 +44,11 @@ def ours(table):
 
 
 CASES = [  # studies that share runs follow one another
-    ("table3", "small", (), ["original", "round 0.2", "round 0.2, clip 0.4", "svd 1"], 3),
-    ("table1", "small", (), ["valid", "test", "valid, finetuned", "test, finetuned", "valid, finetuned, cache"], 6),
-    ("table4", "small", (), ["original", "round 0.5", "round 0.5, clip 1.0"], 6),
-    ("table2", "small", (), ["Multi30k German to English", "IWSLT'14 German to English"], 6),
-    ("table5", "paper", (), ["original", "round 0.5", "round 0.5, clip 1.0"], 3),
+    ("table3", "small", (), ["original", "round 0.2", "round 0.2, clip 0.4", "svd 1"], 4),
+    ("table1", "small", (), ["valid", "test", "valid, finetuned", "test, finetuned", "valid, finetuned, cache"], 8),
+    ("table4", "small", (), ["original", "round 0.5", "round 0.5, clip 1.0"], 8),
+    ("table2", "small", (), ["Multi30k German to English", "IWSLT'14 German to English"], 8),
+    ("table5", "paper", (), ["original", "round 0.5", "round 0.5, clip 1.0"], 4),
     (
         "ablations", "small", ("*-gumbel-*", "*sigmoid*", "*ifo*", "*converted4*"),
         ["test", "tempered", "hard", "round 0.2", "round 0.2, clip 0.4", "svd 1"], 8,
@@ -98,10 +98,12 @@ def test_figures(folder):
     }  # fmt: skip
     assert all(os.path.getsize(file) > 500 for file in files)
     numbers = json.loads((folder / "out" / "figures-multi30k-small" / "gates.json").read_text())
-    assert [run["method"] for run in numbers["runs"]] == ["sigmoid", "gumbel"]
-    assert {run["mode"] for run in numbers["runs"]} == {"evaluation, soft gates"}
-    first, second = (run["text"]["tokens"] for run in numbers["runs"])
-    assert first == second, "both read the same sentence and the same translation of it"
+    assert [run["method"] for run in numbers["runs"]] == ["sigmoid", "gumbel", "binary"]
+    assert [run["mode"] for run in numbers["runs"]] == [
+        f"evaluation, {gate} gates" for gate in ("soft", "soft", "hard")
+    ]
+    first, second, third = (run["text"]["tokens"] for run in numbers["runs"])
+    assert first == second == third, "all read the same sentence and the same translation of it"
     times = [os.path.getmtime(file) for file in files]
     assert json.loads(invoke(folder, "figures", "--json", "--table-only").stdout)["files"] == files
     assert [os.path.getmtime(file) for file in files] == times
@@ -109,7 +111,7 @@ def test_figures(folder):
     assert json.loads(invoke(folder, "figures", "--json", "--only", "*gumbel*").stdout)["files"] == files
     assert all(os.path.getmtime(file) > before for file, before in zip(files, times, strict=True))
     numbers = json.loads((folder / "out" / "figures-multi30k-small" / "gates.json").read_text())
-    assert [run["method"] for run in numbers["runs"]] == ["sigmoid", "gumbel"], "both, whatever was trained"
+    assert [run["method"] for run in numbers["runs"]] == ["sigmoid", "gumbel", "binary"], "all, whatever was trained"
 
 
 def test_in_a_terminal_and_as_markdown(folder):
@@ -163,12 +165,12 @@ def test_a_dry_run_lists_and_does_nothing(folder, monkeypatch):
     assert not (folder / "nowhere").exists()
     assert invoke(folder, "table3", "--json").exit_code == 0
     facts = json.loads(invoke(folder, "table3", "--dry-run", "--json").stdout)
-    assert [run["is_trained"] for run in facts["runs"]] == [True] * 3
+    assert [run["is_trained"] for run in facts["runs"]] == [True] * 4
     assert sum(run["seconds_left"] for run in facts["runs"]) == 0
     facts = json.loads(invoke(folder, "table3", "--dry-run", "--json", out="nowhere").stdout)
     assert {run["seconds_left"] for run in facts["runs"]} == {None}, "nothing is known of this text"
     shown = " ".join(invoke(folder, "table3", "--dry-run", out="nowhere").stdout.split())
-    assert "About 0 s in all, plus 3 runs on a text of unknown size." in shown
+    assert "About 0 s in all, plus 4 runs on a text of unknown size." in shown
 
 
 def test_stopped_it_exits_with_130_and_goes_on_when_called_again(folder, monkeypatch):

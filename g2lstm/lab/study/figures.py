@@ -1,4 +1,4 @@
-"""The paper's Figures 1 to 4, from a translation model with an LSTM and one with G²."""
+"""The paper's Figures 1 to 4, from translation models with an LSTM, with G² and with binary gates."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ _WORDS = range(8, 19)  # in a sentence for the heat map
 def draw_figures(jobs: Sequence[Job], data_dir: Path | None = None, progress: Progress | None = None) -> list[Path]:
     """Draws the figures into figures-RECIPE beside the runs, unless they are newer than the weights; returns the files.
 
-    The gates are soft gates in evaluation, given the target, and counted on pairs of the training set. As in the
+    The gates are those of evaluation, given the target, and counted on pairs of the training set. As in the
     paper, Figures 1, 3 and 4 show the decoder's first layer. Figure 4 shows a pair of the test set: the first whose
     source is neither trivial nor too long for one picture.
     """
@@ -40,7 +40,7 @@ def draw_figures(jobs: Sequence[Job], data_dir: Path | None = None, progress: Pr
     models = {METHODS[job.run.row].title: load_as(MT, job.path) for job in jobs}
     pairs = list(zip(*next(iter(models.values())).split("test", data_dir), strict=True))
     source, target = next((pair for pair in pairs if len(pair[0].split()) in _WORDS), pairs[0])
-    how = {"split": "train", "samples": PAIRS, "text": source, "target": target, "eval_gate": "soft"}
+    how = {"split": "train", "samples": PAIRS, "text": source, "target": target}
     found = {
         name: examine(trained, name, data_dir=data_dir, progress=progress, **how)  # type: ignore[arg-type]
         for name, trained in models.items()

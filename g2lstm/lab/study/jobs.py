@@ -80,13 +80,16 @@ class Job:
         """What is left to do, with an estimate in seconds; 0 if the size of the text is unknown."""
         train, measure = estimate(self.recipe) or (0.0, 0.0)
         training = {} if self.training else {TRAINING: train}
-        return training | {measurement.name: measure for measurement in self.missing}
+        return training | {measurement.name(self.recipe): measure for measurement in self.missing}
 
     @property
     def saturation(self) -> float | None:
         """The share of input and forget gates beyond 0.1 or 0.9 at the best validation: a mean over layers."""
-        lines = [line for line in RunDirectory(self.path).metrics() if line.get("kind") == "valid"]
-        best = min(lines, key=lambda line: -line["bleu"] if "bleu" in line else line["loss"], default={})
+        run = RunDirectory(self.path)
+        lines = [line for line in run.metrics() if line.get("kind") == "valid"]
+        steps = run.training_facts().get("steps") if run.model_file.is_file() else None
+        kept = [line for line in lines if str(line["step"]) == steps] or lines  # earlier versions did not write steps
+        best = min(kept, key=lambda line: -line["bleu"] if "bleu" in line else line["loss"], default={})
         shares = [value for name, value in best.items() if name.startswith("saturation/")]
         return statistics.fmean(shares) if shares else None
 
@@ -135,7 +138,7 @@ def training_of(path: Path) -> Training | None:
 
 def measured(path: Path, measurement: Measurement, recipe: Recipe, weights: str | None) -> Measured | None:
     """What was measured; None if nothing was, or if the weights or the text have changed since."""
-    file = path / FOLDER / f"{measurement.name}.json"
+    file = path / FOLDER / f"{measurement.name(recipe)}.json"
     if not file.is_file():
         return None
     result = read(file, Measured)

@@ -13,7 +13,7 @@ from g2lstm.tasks.recipes import Recipe, load_recipe
 from g2lstm.training.start import with_absolute_paths
 
 METHOD, SEED = "model.method", "train.seed"  # the keys in which runs of one recipe differ
-_OURS_ALONE = ("model.tau", "model.noise_rate")  # settings of G² that would change a baseline
+_OURS_ALONE = ("model.tau", "model.noise_rate")  # settings of G² that would change other methods
 
 Scale = Literal["small", "paper"]
 Cache = Literal["recipe", "tuned"]  # settings of the cache pointer: the recipe's, or tuned on the validation set
@@ -35,6 +35,7 @@ METHODS = {
     "sigmoid": Row("LSTM", "sigmoid"),
     "sharpened": Row("sharpened", "sharpened"),
     "gumbel": Row("G²", "gumbel", ("sigmoid", "sharpened")),
+    "binary": Row("binary", "binary", ("sigmoid", "gumbel")),
 }
 
 
@@ -43,7 +44,7 @@ class Measurement:
     """One way to score a run."""
 
     split: str = "test"
-    eval_gate: str = "soft"
+    eval_gate: str | None = None  # None for the model's own: hard if it was trained with binary gates
     cache: Cache | None = None  # a tuned cache is tuned with the uncompressed model
     compression: str | None = None  # a spec, or the name of a preset
 
@@ -52,10 +53,9 @@ class Measurement:
         """The compression in canonical form, so that changing a preset makes a new measurement."""
         return None if self.compression is None else str(Spec.parse(self.compression))
 
-    @property
-    def name(self) -> str:
-        """A file name that says what it is: "test-soft-cache_tuned-gates_svd64"."""
-        parts = [self.split, self.eval_gate]
+    def name(self, recipe: Recipe) -> str:
+        """A file name that says what it is for a model of this recipe: "test-soft-cache_tuned-gates_svd64"."""
+        parts = [self.split, self.eval_gate or recipe.model.eval_gate]
         parts += [f"cache_{self.cache}"] if self.cache else []
         parts += [re.sub(r"[=,;]+ *", "_", self.spec.replace(":", ""))] if self.spec else []
         return "-".join(parts)

@@ -57,7 +57,7 @@ def _do(job: Job, watcher: Watcher, data_dir: Path | None) -> None:
     if job.missing:
         measuring = Measuring(job.path, data_dir)
         for measurement in job.missing:
-            watcher.on_stage(job, measurement.name)
+            watcher.on_stage(job, measurement.name(job.recipe))
             measuring.measure(measurement, lambda done, total: watcher.on_share(done / total))
 
 
@@ -96,12 +96,12 @@ class Measuring:
         result = score(trained, how, progress, compressed=spec)
         if spec is None:
             trained.run.add_result({name: value for name, value in result.items() if name != "by_sentence"})
-        keep(self.path, measurement.name, basis | result)
+        keep(self.path, measurement.name(trained.recipe), basis | result)
         return basis | result
 
     def _tuned(self, how: Scoring, progress: Progress) -> _TunedCache:
         """A cache tuned on the validation set; it is tuned once for each run, gate and text."""
-        name = f"{Measurement('valid', str(how.eval_gate), 'tuned').name}-settings"
+        name = f"{Measurement('valid', how.eval_gate, 'tuned').name(self.trained.recipe)}-settings"
         file, valid = self.path / FOLDER / f"{name}.json", self.trained.passes("valid", self.data_dir).sha256
         saved = read(file, _TunedCache) if file.is_file() else None
         if saved is None or (saved.weights, saved.valid_sha256) != (self.weights, valid):

@@ -99,6 +99,16 @@ def _compressed(
     return tuple(columns), tuple(notes)
 
 
+_HARD_NOTE = "A binary model has hard gates in every column; the others have soft ones unless the column says hard."
+
+
+def _hard(original: Column) -> Column:
+    """What forcing the gates to 0 or 1 changes; without the cache, which would be tuned anew for other gates."""
+    own = replace(original.measurement, cache=None)
+    title = "hard gates" if original.measurement.cache is None else "hard gates, no cache"
+    return replace(original, title=title, measurement=replace(own, eval_gate="hard"), against=own, paper={})
+
+
 def _without_figures(name: str) -> dict[str, Mapping[str, float]]:
     return {preset: {} for preset in FIGURES[name]}  # for other data than the paper's
 
@@ -130,7 +140,7 @@ def table3(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     original = Column("original", name, measurement, paper=FIGURES["ptb"]["cache test"], digits=1)
     recipe = load_recipe(_PTB[scale], overrides)
     columns, notes = _compressed(recipe, original, FIGURES["ptb compressed"], _PTB_HIDDEN)
-    notes = (*notes, _CACHE_NOTE[scale])
+    columns, notes = (*columns, _hard(original)), (*notes, _HARD_NOTE, _CACHE_NOTE[scale])
     if scale == "small":
         notes = (*notes, "The paper's models were finetuned before compression; these are not.")
     title = "Table 3: test perplexity on Penn Treebank with the cache, and what compressing the gates adds to it"
@@ -185,6 +195,7 @@ def _compressed_pairs(number: str, recipes: Sequence[str], seeds: int, overrides
         title, name = _PAIRS[recipe]
         figures = _without_figures("iwslt14 compressed") if name is None else FIGURES[f"{name} compressed"]
         columns, notes = _compressed(load_recipe(recipe, overrides), _bleu(recipe, "original"), figures)
+        columns, notes = (*columns, _hard(columns[0])), (*notes, _HARD_NOTE)
         title = f"Table {number}: {title}, test BLEU, and what compressing the gates adds to it"
         tables.append(PlannedTable(title, columns, (_WMT_NOTE, *notes) if name == "wmt14" else notes))
     return _study(tables, seeds, overrides)
@@ -195,7 +206,7 @@ def figures(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
     if seeds != 1:
         raise G2Error("the figures show one model of each kind, with seed 1; leave out --seeds")
     recipe = "multi30k-small" if scale == "small" else "iwslt14"
-    rows = {name: METHODS[name] for name in (BASELINE, OURS)}
+    rows = {name: METHODS[name] for name in (BASELINE, OURS, "binary")}
     runs = plan_runs(recipe, (), seeds=1, rows=rows, overrides=overrides)
     return Study(tuple(runs), ())
 
@@ -221,7 +232,8 @@ def ablations(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
         *notes,
         f"Eight layers have {' and '.join(_DEEP[scale][1:])}.",
         "Hard gates are the sampled ones: three if the output gate is sampled, otherwise two.",
-        "Saturated: the share of input and forget gates beyond 0.1 or 0.9, with soft gates, on the validation set.",
+        "Saturated: the share of input and forget gates beyond 0.1 or 0.9 in evaluation, on the validation set.",
+        _HARD_NOTE,
     )
     title = f"Ablations: test perplexity of {name}, and what evaluation and compression add to it"
     table = PlannedTable(title, columns, notes, _variants(recipe, _DEEP[scale], _FINETUNE[scale]))
@@ -234,6 +246,7 @@ def _variants(recipe: Recipe, deep: tuple[str, ...], finetune: str) -> dict[str,
     rates |= {f"dropout.{name}": rate for name, rate in model.dropout.model_dump().items()}
     half = tuple(f"model.{name}={rate / 2!r}" for name, rate in rates.items())
     rows = METHODS | {OURS: replace(METHODS[OURS], against=(BASELINE,))}
+    rows["binary-from-start"] = Row("binary from the start", "binary", ("binary",), ("train.gates.start=0",))
     rows["ifo"] = Row("G², output gate too", OURS, ours, ("model.gates=ifo",))
     for tau in (0.3, 0.5, 1.2, 2.0):
         rows[f"tau{tau}"] = Row(f"G², τ {tau}", OURS, ours, (f"model.tau={tau}",))
@@ -260,9 +273,10 @@ def demo(overrides: Sequence[str] = ()) -> Study:
     )
     columns = (*columns, Column("gates beyond 0.1 or 0.9", "demo", what="saturation"))
     directories = {"sigmoid": "lstm", "sharpened": "sharpened", "gumbel": "g2"}
+    rows = {name: METHODS[name] for name in directories} | {OURS: replace(METHODS[OURS], against=(BASELINE,))}
     runs = [
         replace(run, name=directories[run.row], seed=recipe.train.seed)
-        for run in plan_runs("demo", columns, seeds=1, overrides=overrides)
+        for run in plan_runs("demo", columns, seeds=1, rows=rows, overrides=overrides)
     ]
     notes = (
         *notes,
@@ -270,7 +284,6 @@ def demo(overrides: Sequence[str] = ()) -> Study:
         "about other seeds: the demo shows how things work, and `g2lstm study` compares the methods.",
     )
     title = "One model trained in three ways, and what compression adds to its test perplexity"
-    rows = METHODS | {OURS: replace(METHODS[OURS], against=(BASELINE,))}
     return Study(tuple(runs), (PlannedTable(title, columns, notes, rows),))
 
 

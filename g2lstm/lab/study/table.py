@@ -86,7 +86,8 @@ class StudyTable:
             lines += ["", "Signatures, one per run; other columns differ in what their headings say:", ""]
             for run, by_heading in self.signatures.items():
                 plain = {heading: text for heading, text in by_heading.items() if "|compressed:" not in text}
-                heading, text = list((plain or by_heading).items())[-1]  # it has the cache settings, if any column has
+                cached = {heading: text for heading, text in plain.items() if "|cache:" in text}
+                heading, text = next(iter((cached or plain or by_heading).items()))
                 lines.append(f"- {run}, {heading}: `{text}`")
         return "\n".join(lines)
 

@@ -8,6 +8,7 @@ from g2lstm.compression.spec import Spec
 from g2lstm.lab.study.jobs import estimate
 from g2lstm.lab.study.plan import Measurement
 from g2lstm.lab.study.studies import STUDIES, demo, find_study
+from g2lstm.tasks.recipes import load_recipe
 
 ALL = [(name, scale) for name in STUDIES for scale in ("small", "paper") if (name, scale) != ("table5", "small")]
 
@@ -47,7 +48,7 @@ def overrides_of(name, scale="small"):
 
 def test_names_of_runs_say_recipe_method_and_seed():
     assert list(overrides_of("table3")) == [
-        "ptb-small-sigmoid-seed1", "ptb-small-sharpened-seed1", "ptb-small-gumbel-seed1",
+        "ptb-small-sigmoid-seed1", "ptb-small-sharpened-seed1", "ptb-small-gumbel-seed1", "ptb-small-binary-seed1",
     ]  # fmt: skip
     assert set(overrides_of("table1")) >= set(overrides_of("table3")), "the two tables share their runs"
     assert "ptb-small-finetune-gumbel-seed1" in overrides_of("table1")
@@ -67,27 +68,31 @@ def test_table1_has_the_papers_figures_beside_ours():
 def test_table3_has_the_papers_ranks_and_proportional_ones():
     (small,), (paper,) = (find_study("table3", scale, 1).tables for scale in ("small", "paper"))
     assert [column.title for column in paper.columns] == [
-        "original", "round 0.2", "round 0.2, clip 0.4", "svd 128", "svd 64",
+        "original", "round 0.2", "round 0.2, clip 0.4", "svd 128", "svd 64", "hard gates, no cache",
     ]  # fmt: skip
-    assert [column.title for column in small.columns][5:] == ["svd 57", "svd 28"]  # 128 and 64 times 512 / 1150
-    assert [column.paper.get("sigmoid") for column in small.columns] == [52.8, 0.4, 0.8, 3.8, 12.7, None, None]
+    assert [column.title for column in small.columns][5:] == [
+        "svd 57",
+        "svd 28",
+        "hard gates, no cache",
+    ]  # 128 and 64 times 512 / 1150
+    assert [column.paper.get("sigmoid") for column in small.columns] == [52.8, 0.4, 0.8, 3.8, 12.7, None, None, None]
     assert "57 and 28 of layers 512 wide" in " ".join(small.notes)
-    assert {column.measurement.cache for column in paper.columns} == {"recipe"}
-    assert {column.measurement.cache for column in small.columns} == {"tuned"}
+    assert {column.measurement.cache for column in paper.columns} == {"recipe", None}
+    assert {column.measurement.cache for column in small.columns} == {"tuned", None}
 
 
 def test_table4_compresses_as_the_paper_did():
     multi30k, iwslt = find_study("table4", "small", 1).tables
     assert [column.measurement.spec for column in iwslt.columns] == [
-        None, "gates=round:0.5", "gates=round:0.5,clip:1.0", "gates=svd:32", "gates=svd:16",
+        None, "gates=round:0.5", "gates=round:0.5,clip:1.0", "gates=svd:32", "gates=svd:16", None,
     ]  # fmt: skip
-    assert [column.paper["gumbel"] for column in iwslt.columns] == [31.95, -0.51, -0.51, -0.33, -0.67]
+    assert [column.paper["gumbel"] for column in iwslt.columns[:-1]] == [31.95, -0.51, -0.51, -0.33, -0.67]
     assert not any(column.paper for column in multi30k.columns), "the paper says nothing of Multi30k"
 
 
 def test_table5_is_for_the_papers_scale():
     (table,) = find_study("table5", "paper", 1).tables
-    assert [column.paper["sigmoid"] for column in table.columns] == [21.89, -5.67, -5.86, -0.74, -1.90]
+    assert [column.paper["sigmoid"] for column in table.columns[:-1]] == [21.89, -5.67, -5.86, -0.74, -1.90]
     with pytest.raises(G2Error, match="use --scale paper, or table4"):
         find_study("table5", "small", 1)
 
@@ -100,6 +105,7 @@ def test_ranks_that_do_not_fit_are_left_out_and_told():
         "round 0.2, clip 0.4",
         "svd 4",
         "svd 2",
+        "hard gates, no cache",
     ]
     assert "Rank 64 is left out: the layers are only 20 wide." in table.notes
 
@@ -131,7 +137,7 @@ def test_ablations_change_one_thing_each(tmp_path):
     assert base["train"]["minutes"] is None, "rows are compared by epochs"
     assert plans["converted4"].starts_from == plans["sigmoid"].name
     gates = {one.eval_gate for one in plans["gumbel"].measurements}
-    assert gates == {"soft", "tempered", "hard"}
+    assert gates == {None, "tempered", "hard"}
 
 
 def test_what_a_row_is_called_by_is_not_overridden(tmp_path):
@@ -150,7 +156,7 @@ def test_temperature_and_noise_are_those_of_g2_alone(name, tmp_path):
     ours = [model for row, model in recipes if row == "gumbel"]
     assert {(model.tau, model.noise_rate) for model in ours} == {(0.7, 0.4)}
     others = {(model.method, model.tau, model.noise_rate) for _, model in recipes if model.method != "gumbel"}
-    assert others == {("sigmoid", 1.0, 0.2), ("sharpened", 0.2, 0.2)}
+    assert others == {("sigmoid", 1.0, 0.2), ("sharpened", 0.2, 0.2), ("binary", 0.5, 0.2)}
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -175,10 +181,12 @@ def test_the_name_of_a_measurement_is_one_of_a_file_and_its_own():
         Measurement(cache="recipe"), Measurement(compression="small"), Measurement(compression="gates=svd:4"),
         Measurement(compression="gates=svd:4,int8"),
     ]  # fmt: skip
-    names = [way.name for way in ways]
+    recipe, binary = load_recipe("ptb-small"), load_recipe("ptb-small", ["model.method=binary"])
+    names = [way.name(recipe) for way in ways]
     assert len(set(names)) == len(names)
     assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-") for name in names)
-    assert Measurement(compression="paper-lm-svd64").name == "test-soft-gates_svd64"
+    assert Measurement(compression="paper-lm-svd64").name(recipe) == "test-soft-gates_svd64"
+    assert [Measurement(eval_gate=gate).name(binary) for gate in (None, "soft")] == ["test-hard", "test-soft"]
     assert Measurement(compression="small").spec == str(Spec.parse("small"))
 
 

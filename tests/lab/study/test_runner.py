@@ -194,7 +194,7 @@ def test_killed_while_measuring_what_was_measured_is_kept(finished, tmp_path, mo
     with pytest.raises(KeyboardInterrupt):
         carry_out(jobs_of(study, out), Impatient())
     job = jobs_of(study, out)[0]
-    assert [one.name for one in job.missing] == ["test-soft-gates_svd2"]
+    assert [one.name(job.recipe) for one in job.missing] == ["test-soft-gates_svd2"]
     assert list(job.stages) == ["test-soft-gates_svd2"]
 
 
