@@ -5,15 +5,20 @@ import shlex
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from g2lstm.cli.progress import bar
 from g2lstm.cli.shared import UNKNOWN, DataDir, Json, Run, console, print_json, say, table, tell
+from g2lstm.cli.train import train_with_bar
 from g2lstm.compression.spec import PRESETS
 from g2lstm.errors import G2Error
+
+if TYPE_CHECKING:
+    from g2lstm.tasks.recipes import Recipe
+    from g2lstm.training.progress import TrainingProgress
 
 HELP = "\n\n".join(
     [
@@ -33,7 +38,10 @@ HELP = "\n\n".join(
         'wins: "int8; layers.0: gates=levels:5; *.weight_ih_l0: keep".',
         "A SPEC can also be the name of a preset:",
         "\n".join(f"  {name:<16} {text}" for name, text in PRESETS.items()),
-        "Examples: `g2lstm compress runs/ptb-small small`, "
+        "Few bits cost little after a short finetune: --finetune EPOCHS trains with the weights as they will be "
+        "stored, at a quarter of the recipe's learning rate, and keeps the best validation. Ctrl-C saves the state and "
+        "exits with code 130; --resume continues from there.",
+        "Examples: `g2lstm compress runs/ptb-small small`, `g2lstm compress runs/ptb-small int2 --finetune 2`, "
         '`g2lstm compress runs/ptb-small "gates=round:0.2,clip:0.4; cell=int8"`',
     ]
 )
@@ -46,6 +54,14 @@ def compress(
     split: Annotated[str, typer.Option(help="The split to score: test, valid or train.")] = "test",
     cache: Annotated[bool, typer.Option("--cache", help="Score with the recipe's cache pointer.")] = False,
     no_score: Annotated[bool, typer.Option("--no-score", help="Only compress; this needs no data.")] = False,
+    finetune: Annotated[
+        int | None, typer.Option(min=1, metavar="EPOCHS", help="Train through the compression.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a finetune that has already begun.")] = False,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the finetune's recipe; repeatable."),
+    ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -54,21 +70,37 @@ def compress(
 
     if no_score and cache:
         raise G2Error("--no-score and --cache contradict each other; leave one out")
+    if finetune is None and (resume or overrides):
+        raise G2Error(f"{'--resume' if resume else '--set'} needs --finetune EPOCHS: without it nothing is trained")
     parsed = Spec.parse(spec)
 
-    from g2lstm.runs.compressed import check_compressible, compress_run, default_folder
+    from g2lstm.runs.compressed import check_compressible, compress_run, default_folder, write_report
     from g2lstm.runs.directory import RunDirectory
     from g2lstm.runs.trained import load
     from g2lstm.tasks.trained import Scoring
+    from g2lstm.training.finetune import finetune_recipe
 
     check_compressible(RunDirectory.open(run))
     trained = load(run)
     scoring = Scoring(split, cache=cache, data_dir=data_dir)
     trained.check_scoring(scoring)
     folder = out or default_folder(run, spec)
+    how = None if no_score else scoring
     with bar() as show, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        report = compress_run(trained, parsed, folder, show, None if no_score else scoring)
+        if finetune is None:
+            report = compress_run(trained, parsed, folder, show, how)
+        else:
+            command = ["compress", str(run), spec, "--finetune", str(finetune), "--out", str(folder)]
+            command += [word for one in overrides or () for word in ("--set", one)]
+            command += ["--cache"] * cache + ["--no-score"] * no_score + ["--split", split] * (split != "test")
+            if how is not None:
+                trained.files(split, data_dir)  # a split that is missing is noticed now, not after the training
+            recipe = finetune_recipe(trained.run, parsed, finetune, overrides or ())
+            progress = train_with_bar(recipe, folder, resume, data_dir, command)
+            if progress is None:  # not the first process
+                return
+            report = write_report(trained, folder, show, how, progress.seconds, _done(recipe, progress))
     for warning in caught:
         tell(str(warning.message))
     if as_json:
@@ -76,6 +108,16 @@ def compress(
         return
     console().print(_table(report, f"{run} → {folder}"))
     say(f"next: g2lstm eval {shlex.quote(str(folder))}")
+
+
+def _done(recipe: "Recipe", progress: "TrainingProgress") -> dict[str, Any]:
+    """What a finetune was, for compression.json."""
+    return {
+        "epochs": progress.epochs,
+        "updates": progress.step,
+        "optimizer": recipe.train.optimizer.model_dump(),
+        "best_validation": progress.best_scores,
+    }
 
 
 def _table(report: Mapping[str, Any], title: str) -> Table:

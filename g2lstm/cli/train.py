@@ -4,12 +4,16 @@ import os
 import shlex
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from g2lstm.cli.progress import TrainingBar, scores_in_words
 from g2lstm.cli.shared import DataDir, Set, console, say, tell
+
+if TYPE_CHECKING:
+    from g2lstm.tasks.recipes import Recipe
+    from g2lstm.training.progress import TrainingProgress
 
 
 def train(
@@ -34,27 +38,39 @@ def train(
         return
     chosen = load_recipe(recipe, overrides or ())
 
-    from g2lstm.training.environment import Interrupted
-    from g2lstm.training.start import train_recipe
-
     folder = out
     if folder is None:  # the recipe of a run stands for that run
         path = Path(recipe)
         folder = path.parent if path.name == "recipe.toml" and path.is_file() else Path("runs") / path.stem
-    is_main = os.environ.get("RANK", "0") == "0"  # among the processes that torchrun or accelerate started
-    try:
-        with closing(TrainingBar(is_shown=is_main)) as observer:
-            progress = train_recipe(chosen, folder, observer, resume=resume, data_dir=data_dir)
-            observer.bar.update(observer.task, completed=1.0)  # patience may end training before its budget does
-    except Interrupted as interrupted:
-        if is_main:
-            again = ["g2lstm", "train", str(folder / "recipe.toml"), "--out", str(folder), "--resume"]
-            again += [] if data_dir is None else ["--data-dir", str(data_dir)]
-            tell(f"{interrupted}; continue with: {shlex.join(again)}")
-        raise typer.Exit(130) from None
-    if not is_main:
+    again = ["train", str(folder / "recipe.toml"), "--out", str(folder)]
+    progress = train_with_bar(chosen, folder, resume, data_dir, again)
+    if progress is None:
         return
     if progress.skipped:
         say(f"{progress.skipped} of {progress.step} updates were skipped because they were not finite")
     say(f"{folder}: best validation {scores_in_words(progress.best_scores)} after {progress.seconds / 60:.1f} minutes")
     say(f"next: g2lstm eval {shlex.quote(str(folder))} --split test")
+
+
+def train_with_bar(
+    recipe: "Recipe", folder: Path, resume: bool, data_dir: Path | None, command: list[str]
+) -> "TrainingProgress | None":
+    """Trains with a progress bar; returns None in all processes but the first.
+
+    If interrupted, says how to continue, with `--resume` after `command`, and exits with 130.
+    """
+    from g2lstm.training.environment import Interrupted
+    from g2lstm.training.start import train_recipe
+
+    is_main = os.environ.get("RANK", "0") == "0"  # among the processes that torchrun or accelerate started
+    try:
+        with closing(TrainingBar(is_shown=is_main)) as observer:
+            progress = train_recipe(recipe, folder, observer, resume=resume, data_dir=data_dir)
+            observer.bar.update(observer.task, completed=1.0)  # patience may end training before its budget does
+    except Interrupted as interrupted:
+        if is_main:
+            again = ["g2lstm", *command, "--resume"]
+            again += [] if data_dir is None else ["--data-dir", str(data_dir)]
+            tell(f"{interrupted}; continue with: {shlex.join(again)}")
+        raise typer.Exit(130) from None
+    return progress if is_main else None

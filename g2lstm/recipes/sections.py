@@ -6,6 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from g2lstm.compression.spec import Spec
+from g2lstm.errors import G2Error
 from g2lstm.nn.kind import DEFAULT_TAU, MIN_TAU, usual_eval_gate
 from g2lstm.text.datasets import SPLITS, data_set, fetch, own_folder
 from g2lstm.text.tokenize import MIN_BPE_VOCABULARY
@@ -170,6 +172,7 @@ class TrainSection(Section):
     checkpoint_minutes: Positive = 10.0  # how often to save the state between validations
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # fp16 only on a GPU, with a scaled loss
     finetune_from: FolderName | None = None  # a run directory whose weights training starts from
+    compression: str | None = None  # a spec or preset: train with weights as it stores them, into a compressed run
     # With the method "binary" this has its defaults unless given; others have their method from the first update on.
     gates: GateCourse | None = None
 
@@ -179,6 +182,14 @@ class TrainSection(Section):
         if isinstance(optimizer, dict) and "name" not in optimizer:
             return {"name": cls.model_fields["optimizer"].get_default(call_default_factory=True).name, **optimizer}
         return optimizer
+
+    @field_validator("compression")
+    @classmethod
+    def _is_a_spec(cls, compression: str | None) -> str | None:
+        try:
+            return None if compression is None else str(Spec.parse(compression))  # a preset may change one day
+        except G2Error as error:
+            raise ValueError(str(error)) from None
 
     @field_validator("minutes")
     @classmethod

@@ -14,14 +14,13 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from g2lstm.compression import storage
-from g2lstm.compression.model import compress, encoded_matrices, group_sizes
+from g2lstm.compression.model import compress, group_sizes
 from g2lstm.compression.spec import PRESETS, Spec
 from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically
 from g2lstm.runs.directory import TABLE, RunDirectory
 from g2lstm.runs.trained import load, score
-from g2lstm.runtime.weights import COMPRESSED
+from g2lstm.runs.weights import compressed_weights
 from g2lstm.tasks.trained import Scoring, Trained
 
 Show: TypeAlias = Callable[[str, int, int], None]  # what is being done, how much of it is done, and the total
@@ -30,36 +29,56 @@ _ROUNDS, _SECONDS = 3, 2.0  # of a speed test: rounds at least, and seconds to f
 
 
 def compress_run(trained: Trained, spec: Spec, out: Path, show: Show, scoring: Scoring | None) -> dict[str, Any]:
-    """Compresses a run into a new run directory, which appears only when it is complete.
-
-    Scores it before and after, unless `scoring` is None. Returns the content of its compression.json, with None for
-    what was not measured.
-    """
+    """Compresses a run into a new run directory, which appears only when it is complete; see `write_report`."""
     with new_folder(out) as folder:
         start = time.perf_counter()
         model = compress(trained.model, spec)
         seconds = time.perf_counter() - start
         write_run(folder, trained.run, model, spec)
-        after = load(folder)
-        before_bytes, after_bytes = (one.run.model_file.stat().st_size for one in (trained, after))
-        parameters = sum(parameter.numel() for parameter in trained.model.parameters())
-        groups = group_sizes(trained.model, model)
-        report: dict[str, Any] = {
-            "original": trained.run.path.absolute().name,
-            "spec": str(spec),
-            "groups": {name: {**one._asdict(), "bits_per_weight": one.bits_per_weight} for name, one in groups.items()},
-            "rest": {
-                "before": before_bytes - sum(size.before for size in groups.values()),
-                "after": after_bytes - sum(size.after for size in groups.values()),
-            },
-            "file": {"before": before_bytes, "after": after_bytes, "ratio": before_bytes / after_bytes},
-            "parameters": parameters,
-            "bits_per_weight": 8 * after_bytes / parameters,
-            "seconds": seconds,
-            "score": None if scoring is None else _scores(trained, after, scoring, show),
-            "speed": _speed(trained, after, scoring),
-        }
-        write_json(folder / TABLE, report)
+        return write_report(trained, folder, show, scoring, seconds)
+
+
+def write_report(
+    trained: Trained,
+    folder: Path,
+    show: Show,
+    scoring: Scoring | None,
+    seconds: float,
+    finetune: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Compares a run with the compressed one in `folder`, and writes the result into its compression.json.
+
+    It scores both, unless `scoring` is None, and returns what it wrote, with None for what was not measured.
+
+    Args:
+        trained: the run before compression.
+        folder: the compressed run.
+        show: draws a bar.
+        scoring: how to score both.
+        seconds: that compression took.
+        finetune: facts about a training through the compression.
+    """
+    after = load(folder)
+    before_bytes, after_bytes = (one.run.model_file.stat().st_size for one in (trained, after))
+    parameters = sum(parameter.numel() for parameter in trained.model.parameters())
+    groups = group_sizes(trained.model, after.model)
+    report: dict[str, Any] = {
+        "original": trained.run.path.absolute().name,
+        "spec": after.run.compression,
+        "groups": {name: {**one._asdict(), "bits_per_weight": one.bits_per_weight} for name, one in groups.items()},
+        "rest": {
+            "before": before_bytes - sum(size.before for size in groups.values()),
+            "after": after_bytes - sum(size.after for size in groups.values()),
+        },
+        "file": {"before": before_bytes, "after": after_bytes, "ratio": before_bytes / after_bytes},
+        "parameters": parameters,
+        "bits_per_weight": 8 * after_bytes / parameters,
+        "seconds": seconds,
+        "finetune": None if finetune is None else dict(finetune),
+        "score": None if scoring is None else _scores(trained, after, scoring, show),
+        "speed": _speed(trained, after, scoring),
+    }
+    write_json(folder / TABLE, report)
     return report
 
 
@@ -154,8 +173,7 @@ def check_compressible(run: RunDirectory) -> None:
 
 def write_run(folder: Path, run: RunDirectory, model: nn.Module, spec: Spec) -> None:
     """Fills an empty folder with a compressed run, which has the recipe, tokenizers and training facts of `run`."""
-    metadata = run.training_facts() | {"version": str(COMPRESSED)}
-    content = storage.save(encoded_matrices(model), dict(model.named_parameters()), spec, metadata)
+    content = compressed_weights(model, spec, run.training_facts())
     files = {path.name: path.read_bytes() for path in (run.recipe_file, *run.tokenizer_files)}
     for name, written in (files | {run.model_file.name: content}).items():
         with write_atomically(folder / name) as file:

@@ -13,14 +13,16 @@ import safetensors
 import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import save
-from torch import Tensor
+from torch import nn
 
+from g2lstm.compression.model import compress
+from g2lstm.compression.straight_through import preparations
 from g2lstm.errors import G2Error
 from g2lstm.files import read_bounded, write_atomically
 from g2lstm.recipes.files import read_tables, recipe_to_toml, seal, tables_hash
 from g2lstm.recipes.sections import Recipe
 from g2lstm.runs.records import MAX_BYTES, CompressionReport, MetricsLine, Result, Score
-from g2lstm.runs.weights import Weights
+from g2lstm.runs.weights import Weights, compressed_weights
 from g2lstm.runtime.weights import PLAIN
 from g2lstm.tasks.recipes import TASKS, parse_recipe, task_of
 from g2lstm.text.tokenize import Tokenizer
@@ -107,11 +109,18 @@ class RunDirectory:
                 raise G2Error(f"{self.path} has no {file.name}, so it is incomplete; train it again")
         return [Tokenizer.load(file) for file in self.tokenizer_files]
 
-    def save_weights(self, weights: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
-        """Writes the weights of the best validation so far, with facts about their training."""
-        metadata = {**facts, "format": "g2lstm", "version": str(PLAIN), "task": self.recipe.task}
-        plain = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
-        self._write(self.model_file, save(plain, metadata))
+    def save_weights(self, model: nn.Module, facts: Mapping[str, str]) -> None:
+        """Writes the weights of the best validation so far, with facts about their training.
+
+        Those of a model that is prepared for compression are compressed.
+        """
+        metadata = {**facts, "format": "g2lstm", "task": self.recipe.task}
+        if prepared := preparations(model):
+            content = compressed_weights(compress(model), prepared[0].spec, metadata)
+        else:
+            plain = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+            content = save(plain, metadata | {"version": str(PLAIN)})
+        self._write(self.model_file, content)
         for unfinished in self.path.glob(f".{self.model_file.name}.*.tmp"):  # left by a process that was killed
             unfinished.unlink()
 
@@ -207,7 +216,7 @@ class RunDirectory:
         is_compressed = self.compression_file.exists()
         with suppress(G2Error):  # missing or broken weights do not matter: training writes its own
             is_compressed = is_compressed or self.compression is not None
-        if is_compressed:
+        if is_compressed and self.recipe.train.compression is None:
             raise G2Error(
                 f"{self.path} is a compressed run, and compressed weights can't be trained; resume the run it was "
                 "made from, then compress that again"

@@ -10,10 +10,17 @@ from torch import nn
 
 from g2lstm.compression import storage
 from g2lstm.compression.encodings.base import brief
-from g2lstm.compression.model import install_
+from g2lstm.compression.model import encoded_matrices, install_
+from g2lstm.compression.spec import Spec
 from g2lstm.compression.storage import HEADER, parse_header
 from g2lstm.errors import G2Error
-from g2lstm.runtime.weights import check_facts
+from g2lstm.runtime.weights import COMPRESSED, check_facts
+
+
+def compressed_weights(model: nn.Module, spec: Spec, facts: Mapping[str, str]) -> bytes:
+    """The file of weights of a compressed model, with facts about their training."""
+    metadata = {**facts, "version": str(COMPRESSED)}
+    return storage.save(encoded_matrices(model), dict(model.named_parameters()), spec, metadata)
 
 
 class Weights:

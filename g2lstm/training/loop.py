@@ -167,13 +167,12 @@ class Trainer:
                 return validation, False
             progress.best, progress.best_loss, progress.stale = criterion, loss, 0
             progress.best_scores, progress.best_is_plain = dict(validation.scores), self._is_plain
-            weights = self.learner.model.state_dict()
-            self._check_finite(weights)
+            self._check_finite(self.learner.model.state_dict())
             if self.accelerator.is_main_process:
                 facts = {"steps": str(progress.step)}
                 if self.settings.minutes and progress.epochs is not None:  # what the schedule was fitted to
                     facts["epochs"] = repr(progress.epochs)
-                self.run.save_weights(weights, {**self.learner.facts, **facts})
+                self.run.save_weights(self.learner.model, {**self.learner.facts, **facts})
             return validation, True
 
     # ------------------------------------------------------------------------------------------------ schedule

@@ -8,6 +8,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
+from g2lstm.compression.prepare import prepare_
 from g2lstm.errors import G2Error
 from g2lstm.files import is_disk_full
 from g2lstm.recipes.files import differences
@@ -133,6 +134,8 @@ def prepare(
     if earlier is not None:
         with earlier.open_weights() as weights:
             weights.fill_(learner.model)
+    if recipe.train.compression is not None:
+        prepare_(learner.model, recipe.train.compression)
     return learner, dict(zip(task.trained.tokenizer_files, data.tokenizers, strict=True))
 
 

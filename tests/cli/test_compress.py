@@ -12,6 +12,7 @@ from g2lstm.cli.compress import HELP
 from g2lstm.cli.main import main
 from g2lstm.compression.spec import PRESETS
 from g2lstm.runs import compressed
+from g2lstm.training.loop import Trainer
 from tests.runs.toys import language_run, translation_run
 
 SPEC = "gates=round:0.2,clip:0.4; cell=int8; embedding=int8"
@@ -179,6 +180,35 @@ def _refused(call, run, message, *arguments):
     assert sorted(run.parent.rglob("*")) == before
 
 
+def test_finetune_stop_and_continue(call, run):
+    again = ["compress", run, "int2", "--finetune", "2", "--set", "train.optimizer.lr=0.05", "--set", "train.seed=3"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_fit_epochs", lambda self: os.kill(os.getpid(), signal.SIGINT))
+        code, shown, told = call(*again)
+    assert (code, shown) == (130, "")
+    assert "run+int2 --set train.optimizer.lr=0.05 --set train.seed=3 --resume" in told
+    out = run.with_name("run+int2")
+    assert not (out / "compression.json").exists()
+    code, _, told = call(*again)
+    assert code == 2
+    assert "already holds a run; continue it with --resume" in told
+    code, shown, told = call(*again, "--resume")
+    assert code == 0
+    assert "continuing from step 1" in told
+    assert f"next: g2lstm eval {out}" in shown
+    report = json.loads((out / "compression.json").read_text())
+    finetune = report["finetune"]
+    assert (report["spec"], finetune["epochs"], finetune["optimizer"]["lr"]) == ("int2", 2.0, 0.05)
+    assert finetune["updates"] > 2
+    assert report["seconds"] > 0
+    score = json.loads(call("eval", out, "--split", "test", "--json")[1])
+    assert score["perplexity"] == report["score"]["after"] != report["score"]["before"]
+    assert "compressed:int2" in score["signature"]
+    code, text, _ = call(*again, "--resume", "--json", "--no-score")  # it is finished, and only reports again
+    assert code == 0
+    assert json.loads(text)["finetune"] == finetune
+
+
 def test_bad_calls(call, run, translation, tmp_path):
     def refused(message, *arguments):
         _refused(call, run, message, "compress", *arguments)
@@ -188,6 +218,12 @@ def test_bad_calls(call, run, translation, tmp_path):
     refused("is not a run directory: it does not exist", tmp_path / "nothing", "small")
     refused("there is no split 'text'", run, "small", "--split", "text")
     refused("already exists; delete it", run, "small", "--out", run)
+    refused("--resume needs --finetune EPOCHS", run, "small", "--resume")
+    refused("--set needs --finetune EPOCHS", run, "small", "--set", "train.seed=3")
+    refused("there is no split 'text'", run, "small", "--split", "text", "--finetune", "1")
+    refused("train.sed is not a key", run, "small", "--finetune", "1", "--set", "train.sed=3")
+    refused("would compress nothing of LanguageModel", run, "softmax=int8", "--finetune", "1")
+    refused("already holds a run", run, "small", "--out", run, "--finetune", "1")
 
 
 def test_a_run_without_weights(call, run):

@@ -59,5 +59,5 @@ def _fill(run, model):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(4)
-    run.save_weights(model.state_dict(), {})
+    run.save_weights(model, {})
     return run.path

@@ -128,7 +128,13 @@ def test_a_recipe_written_out_is_the_same_recipe(name: str, tmp_path: Path) -> N
     assert again == recipe
     assert recipe_hash(again) == recipe_hash(recipe)
     optional = {"data.path", "data.name", "data.vocabulary", "train.epochs", "train.minutes", "train.finetune_from"}
-    optional |= {"train.patience", "train.batch_size", "train.batch_tokens", "model.decoder_layers"}
+    optional |= {
+        "train.patience",
+        "train.compression",
+        "train.batch_size",
+        "train.batch_tokens",
+        "model.decoder_layers",
+    }
     written = tomllib.loads(recipe_to_toml(recipe))
     for key in dotted_keys(type(recipe)):
         if key not in optional and not key.startswith(("train.optimizer.", "train.gates")):

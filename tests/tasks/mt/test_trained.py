@@ -48,7 +48,7 @@ def made(tmp_path):
         with torch.no_grad():
             for parameter in task.model.parameters():
                 parameter.mul_(3)  # so that words differ in probability
-        run.save_weights(task.model.state_dict(), task.facts)
+        run.save_weights(task.model, task.facts)
         return g2lstm.load(run.path), task
 
     return make
