@@ -1,5 +1,6 @@
 """`save` and `load_into`: a compressed model in one safetensors file, and back in a model of the same architecture."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from g2lstm.compression.encodings.base import brief
 from g2lstm.compression.model import copied, encoded_matrices, install_, refuse_scripted
 from g2lstm.compression.modules import EncodedMatrix
 from g2lstm.compression.spec import Spec
+from g2lstm.compression.structure import structure_of
 from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically
 from g2lstm.nn.convert import Model
@@ -18,6 +20,9 @@ from g2lstm.nn.convert import Model
 
 def save(model: nn.Module, path: str | Path) -> None:
     """Writes a compressed model to a safetensors file, packed: the file is as small as the encodings are.
+
+    `load_into` puts it into a model again. If the model is a plain chain of layers, the file also says how they follow
+    each other, so that `g2lstm.runtime.load` can step it without torch.
 
     Args:
         model: from `compress`.
@@ -31,7 +36,7 @@ def save(model: nn.Module, path: str | Path) -> None:
     others = _plain_tensors(model)
     if broken := [name for name, tensor in others.items() if not tensor.isfinite().all()]:
         raise G2Error(f"{broken[0]} holds NaN or infinity, so the model can't be saved; replace those values first")
-    content = storage.save(matrices, others, Spec(), {})
+    content = storage.save(matrices, others, Spec(), {storage.STRUCTURE: json.dumps(structure_of(model))})
     with write_atomically(Path(path)) as file:
         file.write(content)
 

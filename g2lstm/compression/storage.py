@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 HEADER = "compression"  # where the header stands in the metadata of a file
+STRUCTURE = "structure"  # where a file says how its layers follow each other, or why they don't
 VERSION = 1  # newer ones are refused
 _KEYS = {
     "spec": (str, "text"),

@@ -12,7 +12,7 @@ from g2lstm.compression.tokens import TokenSession
 from g2lstm.errors import G2Error
 from g2lstm.runtime.recipe import RunRecipe
 from g2lstm.runtime.sampling import Logits, continuation
-from g2lstm.runtime.weights import RunWeights
+from g2lstm.runtime.weights import NamedWeights
 
 if TYPE_CHECKING:
     from g2lstm.text.tokenize import Tokenizer
@@ -29,7 +29,7 @@ class LanguageModel(TokenSession):
     def __init__(
         self,
         recipe: RunRecipe,
-        weights: RunWeights,
+        weights: NamedWeights,
         tokenizer: "Tokenizer",
         *,
         threads: int | None = None,
@@ -40,7 +40,7 @@ class LanguageModel(TokenSession):
         softmax = weights.matrix("softmax_weight") if "softmax_weight" in weights else embedding
         bias = weights.vector("softmax_bias", len(tokenizer))
         count = weights.count("layers.{}.weight_ih_l0")
-        each = [weights.lstm(f"layers.{number}", gates) for number in range(count)]
+        each = [weights.layer(f"layers.{number}.", gates) for number in range(count)]
         layers = [one.session_layer(residual and one.hidden == one.w_x[0].encoding.shape[1]) for one in each]
         rows = {"the embedding": embedding.shape[0], "the softmax": softmax.shape[0]}
         weights.check({name: (found, len(tokenizer)) for name, found in rows.items()})

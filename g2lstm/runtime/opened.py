@@ -1,4 +1,4 @@
-"""`load`: opens a run directory without torch."""
+"""`load`: opens a run directory or a saved model without torch."""
 
 import os
 from collections.abc import Callable
@@ -8,20 +8,22 @@ from typing import Any
 from g2lstm.errors import G2Error, needs
 from g2lstm.runtime.language import LanguageModel
 from g2lstm.runtime.recipe import RunRecipe
+from g2lstm.runtime.stack import Stack
 from g2lstm.runtime.translation import TranslationModel
-from g2lstm.runtime.weights import RunWeights
+from g2lstm.runtime.weights import NamedWeights
 
 
 def load(path: str | Path, *, threads: int | None = None, eval_gate: str | None = None) -> Any:
-    """Opens the model of a run, compressed or not, to use it without torch.
+    """Opens the model of a run, compressed or not, or a compressed model from a file, to use it without torch.
 
     Args:
-        path: a run directory, from `g2lstm train` or `g2lstm compress`.
+        path: a run directory, from `g2lstm train` or `g2lstm compress`; or a file of `g2lstm.save`, if its model is one
+            chain of embedding, LSTM or GRU and linear layers with usual activations.
         threads: at most this many in the compiled kernel; one per processor if not given. Small models use fewer.
-        eval_gate: "soft", "tempered" or "hard"; None for the model's own.
+        eval_gate: of a run: "soft", "tempered" or "hard"; None for the model's own.
 
     Returns:
-        A `LanguageModel` or a `TranslationModel` of this package, whatever the run is.
+        A `LanguageModel` or a `TranslationModel` of this package, whatever the run is; for a file a `Stack`.
 
     Examples:
         >>> from g2lstm.runtime import load
@@ -30,6 +32,10 @@ def load(path: str | Path, *, threads: int | None = None, eval_gate: str | None 
         >>> load("runs/multi30k-small+small").translate("ein mann schläft .")
     """
     run = Path(path)
+    if os.path.isfile(run):
+        if eval_gate is not None:
+            raise G2Error(f"eval_gate is for runs; the gates of {run} are as they were saved")
+        return Stack(run, threads)
     if not os.path.isfile(run / "recipe.toml"):  # unlike Path.is_file, this never raises
         what = "has no recipe.toml" if os.path.exists(run) else "does not exist"
         raise G2Error(f"{run} is not a run directory: it {what}; make one with `g2lstm train RECIPE --out {run}`")
@@ -42,7 +48,7 @@ def load(path: str | Path, *, threads: int | None = None, eval_gate: str | None 
     with needs("text", "a run with its tokenizer"):
         from g2lstm.text.tokenize import Tokenizer
     tokenizers = [Tokenizer.load(run / name) for name in _TOKENIZERS[recipe.task]]
-    weights = RunWeights.open(run / "model.safetensors")
+    weights = NamedWeights.open(run / "model.safetensors")
     return _MODELS[recipe.task](recipe, weights, *tokenizers, threads=threads, eval_gate=eval_gate)
 
 

@@ -11,7 +11,7 @@ from g2lstm.compression.session import lstm_cell
 from g2lstm.runtime.beam import MAX_SOURCE, Floats, Hypothesis, Ints, Offers, beam_search, check_lengths, limits
 from g2lstm.runtime.recipe import RunRecipe
 from g2lstm.runtime.translating import SearchFacts, TextTranslation
-from g2lstm.runtime.weights import RunWeights
+from g2lstm.runtime.weights import NamedWeights
 
 if TYPE_CHECKING:
     from g2lstm.text.tokenize import Tokenizer
@@ -29,7 +29,7 @@ class TranslationModel(TextTranslation):
     def __init__(
         self,
         recipe: RunRecipe,
-        weights: RunWeights,
+        weights: NamedWeights,
         source: "Tokenizer",
         target: "Tokenizer",
         *,
@@ -50,9 +50,9 @@ class TranslationModel(TextTranslation):
         softmax = weights.matrix("softmax_weight") if "softmax_weight" in weights else embedding
         self._softmax = _Linear(softmax, weights.vector("softmax_bias", len(target)))
         self._source, self._target = own, self._softmax.weight if softmax is embedding else embedding.decode()
-        directions = [weights.lstm("encoder.0", gates, ending) for ending in ("_l0", "_l0_reverse")]
-        above = [weights.lstm(f"encoder.{k}", gates) for k in range(1, weights.count("encoder.{}.weight_ih_l0"))]
-        decoder = [weights.lstm(f"decoder.{k}", gates) for k in range(weights.count("decoder.{}.weight_ih_l0"))]
+        directions = [weights.layer("encoder.0.", gates, ending) for ending in ("_l0", "_l0_reverse")]
+        above = [weights.layer(f"encoder.{k}.", gates) for k in range(1, weights.count("encoder.{}.weight_ih_l0"))]
+        decoder = [weights.layer(f"decoder.{k}.", gates) for k in range(weights.count("decoder.{}.weight_ih_l0"))]
         H, E = decoder[0].hidden, embedding.shape[1]
         C = above[-1].hidden if above else 2 * H
         key, bridge, output = (weights.matrix(f"{name}.weight") for name in ("attention.key", "bridge", "output"))

@@ -1,4 +1,4 @@
-"""The weights of a run as encodings and arrays, by the names of the model's parameters."""
+"""The weights of a model as encodings and arrays, by the names of its parameters."""
 
 import re
 from collections.abc import Mapping
@@ -29,17 +29,24 @@ def check_facts(path: Path, facts: Mapping[str, str]) -> None:
         raise G2Error(f"{path} has version {version}, but this g2lstm reads up to {COMPRESSED}; install a newer one")
 
 
-class RunWeights:
-    """The weights in a run directory, compressed or not; whoever builds a model from them takes them by name.
+class NamedWeights:
+    """The weights of a model, compressed or not; whoever builds it takes them by name.
 
     Args:
         path: the file.
         matrices: the encoded ones.
         arrays: the others.
+        remedy: what to do if they don't fit.
     """
 
-    def __init__(self, path: Path, matrices: Mapping[str, Encoding], arrays: Mapping[str, Array]) -> None:
-        self._path, self._matrices, self._arrays = path, dict(matrices), dict(arrays)
+    def __init__(
+        self,
+        path: Path,
+        matrices: Mapping[str, Encoding],
+        arrays: Mapping[str, Array],
+        remedy: str = "use the recipe and the tokenizer it was trained with",
+    ) -> None:
+        self._path, self._matrices, self._arrays, self._remedy = path, dict(matrices), dict(arrays), remedy
         self._taken: set[str] = set()
 
     @classmethod
@@ -83,22 +90,27 @@ class RunWeights:
             raise self._does_not_fit(f"{name} has {len(array)} numbers, expected {size}")
         return array
 
-    def lstm(self, prefix: str, gates: GateFacts, ending: str = "_l0") -> LayerWeights:
-        """One layer of an LSTM in one direction.
+    def layer(
+        self, prefix: str, gates: GateFacts, ending: str = "_l0", *, letters: str = LSTM.letters, has_bias: bool = True
+    ) -> LayerWeights:
+        """One recurrent layer in one direction.
 
         Args:
-            prefix: the name of the module.
+            prefix: the name of the module, and a point.
             gates: how they are computed.
             ending: of the names of its parameters.
+            letters: of its gates.
+            has_bias: whether it has biases.
         """
-        w_x, w_h = (self._gates(f"{prefix}.weight_{part}{ending}", gates.factors) for part in ("ih", "hh"))
+        w_x, w_h = (self._gates(f"{prefix}weight_{part}{ending}", letters, gates.factors) for part in ("ih", "hh"))
         H = w_h[0].encoding.shape[1]
-        b_x, b_h = (self.vector(f"{prefix}.bias_{part}{ending}", len(w_x) * H) for part in ("ih", "hh"))
-        made = LayerWeights(w_x, w_h, b_x, b_h, None, gates.hard)
+        rows = len(letters) * H
+        names = [f"{prefix}bias_{part}{ending}" for part in ("ih", "hh")]
+        b_x, b_h = (self.vector(name, rows) if has_bias else np.zeros(rows, np.float32) for name in names)
         shapes = {one.encoding.shape for one in w_x} | {one.encoding.shape for one in w_h}
         if shapes != {(H, w_x[0].encoding.shape[1]), (H, H)}:
-            raise self._does_not_fit(f"the matrices of {prefix} have the shapes {sorted(shapes)}")
-        return made
+            raise self._does_not_fit(f"the matrices of {prefix}weight_ih{ending} have the shapes {sorted(shapes)}")
+        return LayerWeights(w_x, w_h, b_x, b_h, None, gates.hard)
 
     def check(self, sizes: Mapping[str, tuple[object, object]]) -> None:
         """Raises if something is not of the size that it must have, or if the file holds weights that nobody took.
@@ -112,8 +124,7 @@ class RunWeights:
         if unknown := sorted(self._names - self._taken):
             raise self._does_not_fit(f"it holds {brief(unknown[0])}, which this model has no place for")
 
-    def _gates(self, name: str, factors: list[float]) -> list[Weight]:
-        letters = LSTM.letters
+    def _gates(self, name: str, letters: str, factors: list[float]) -> list[Weight]:
         each: list[Encoding]
         if name in self._arrays:
             self._taken.add(name)
@@ -138,6 +149,4 @@ class RunWeights:
         return array
 
     def _does_not_fit(self, why: str) -> G2Error:
-        return G2Error(
-            f"{self._path} does not fit the recipe and the tokenizer: {why}; use the ones it was trained with"
-        )
+        return G2Error(f"{self._path} does not fit its model: {why}; {self._remedy}")

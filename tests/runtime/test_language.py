@@ -152,7 +152,7 @@ def test_recipes_that_are_wrong(plain, before, after, message):
         ("layers.1.weight_hh_l0", None, "layers.1.weight_hh_l0.i must be float32 with 2 dimensions, got nothing"),
         ("layers.1.bias_hh_l0", torch.zeros(3), "layers.1.bias_hh_l0 has 3 numbers, expected 40"),
         ("layers.1.weight_hh_l0", torch.zeros(42, 10), "has 42 rows, which are not 4 gates"),
-        ("layers.1.weight_hh_l0", torch.zeros(44, 10), "the matrices of layers.1 have the shapes"),
+        ("layers.1.weight_hh_l0", torch.zeros(44, 10), "the matrices of layers.1.weight_ih_l0 have"),
         ("layers.1.weight_ih_l0", torch.zeros(40, 11), "a layer of 11 inputs can't read a layer of 12 units"),
         ("embedding.weight", torch.zeros(31, 10), "the size of the embedding is 31, expected 32"),
         ("embedding.weight", torch.zeros(32, 10).half(), "must be float32 with 2 dimensions, got float16"),
