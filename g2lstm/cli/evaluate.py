@@ -27,6 +27,9 @@ def evaluate(
 ) -> None:
     """Score a run: a language model by its perplexity on a text read as one stream, a translation model by BLEU.
 
+    Compare perplexities only between models with the same tokenizer; bits per character compare all of them, if they
+    know the same words.
+
     The cache options are for language models, --beam and --length-penalty for translation.
 
     Examples: `g2lstm eval runs/ptb-small --split test --cache`, `g2lstm eval runs/multi30k-small --split test`
@@ -54,7 +57,11 @@ def evaluate(
     if as_json:
         print_json(result)
     elif "perplexity" in result:
-        say(f"{run}: perplexity {result['perplexity']:.2f} on {split}, {result['tokens']:,} tokens")
+        bits, unknown = f"{result['bits_per_character']:.3f}", f"{result['unknown_share']:.1%}"
+        say(
+            f"{run}: perplexity {result['perplexity']:.2f} on {split}, {bits} bits per character, "
+            f"{result['tokens']:,} tokens, {unknown} of them unknown words"
+        )
     else:
         scores = f"BLEU {result['bleu']:.2f}, chrF {result['chrf']:.2f}"
         say(f"{run}: {scores} on {split}, {result['sentences']:,} sentences")

@@ -44,6 +44,8 @@ class Score(Record):
     """A score with its signature, in result.json; which of the numbers it has depends on the task."""
 
     perplexity: float | None = None
+    bits_per_character: float | None = None  # of a whole split; comparable between tokenizers, unlike perplexity
+    unknown_share: float | None = None  # of the predicted tokens; a model that knows fewer words predicts less
     bleu: float | None = None
     chrf: float | None = None
     split: str

@@ -75,6 +75,11 @@ def sample_lines(paths: Sequence[Path], max_bytes: int | None = None) -> Iterato
                 yield piece.text
 
 
+def count_characters(path: Path) -> int:
+    """The number of characters in a text, with one for the end of each line."""
+    return sum(len(piece.text) + piece.ends_line for piece in read_pieces(path))
+
+
 def count_lines(path: Path) -> int:
     """The number of lines in a file; the last may lack its ending."""
     with open_to_read(path) as file:

@@ -1,12 +1,15 @@
 """Language modelling through the command line, end to end at toy size, and its errors."""
 
 import json
+import math
 import os
 import signal
 
 import pytest
 
 from g2lstm.cli.progress import TrainingBar
+from g2lstm.text.embedded import embedded_files
+from g2lstm.text.tokenize import Tokenizer
 from tests.cli.command import run
 
 TOY = [
@@ -49,7 +52,17 @@ def test_resume_with_another_recipe_is_refused(trained):
 
 def test_evaluate(trained):
     plain = json.loads(run("eval", trained, "--split", "test", "--json").stdout)
-    assert set(plain) == {"perplexity", "split", "tokens", "eval_gate", "recipe", "data", "signature"}
+    assert set(plain) == {
+        "perplexity", "bits_per_character", "unknown_share", "split", "tokens", "eval_gate", "recipe", "data",
+        "signature",
+    }  # fmt: skip
+    text, tokenizer = embedded_files()["test.txt"], Tokenizer.load(trained / "tokenizer.json")
+    assert plain["bits_per_character"] == pytest.approx(
+        plain["tokens"] * math.log2(plain["perplexity"]) / len(text), rel=1e-6
+    )
+    words = [word for line in text.splitlines() for word in (*line.split(), "<eos>")][1:]  # the first is not predicted
+    assert len(words) == plain["tokens"]
+    assert plain["unknown_share"] == pytest.approx(sum(word not in tokenizer for word in words) / len(words))
     assert plain["split"] == "test"
     assert plain["eval_gate"] == "soft"
     assert 1 < plain["perplexity"] < 2000
@@ -61,7 +74,9 @@ def test_evaluate(trained):
     assert hard["perplexity"] != plain["perplexity"]
     scores = json.loads((trained / "result.json").read_text())["scores"]
     assert len(scores) == 3
-    assert "perplexity" in run("eval", trained).stdout
+    shown = run("eval", trained).stdout
+    for words in ("perplexity", "bits per character", "of them unknown words"):
+        assert words in shown
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`TrainedLanguageModel`: a language model with its tokenizer, ready to be used from Python."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,6 +23,7 @@ from g2lstm.tasks.lm.recipe import CacheSection, LmRecipe
 from g2lstm.tasks.reading import Encoded, check_length, column, encode
 from g2lstm.tasks.trained import WORDS, Metric, Pass, Passes, Progress, Scoring, SpeedTest, SplitScore, Trained
 from g2lstm.text.corpus import TokenStream, prepare_stream
+from g2lstm.text.lines import count_characters
 from g2lstm.text.tokenize import EOS, Tokenizer
 from g2lstm.text.windows import Columns
 
@@ -66,7 +68,11 @@ class TrainedLanguageModel(Trained):
             ends = (tokens[1:] == self.tokenizer.eos_id).numpy()
             by_sentence = nats_by_sentence(-found.log_probabilities.double().numpy(), ends)
         facts = {} if cache is None else {"cache": f"{cache.window},{cache.theta:g},{cache.lambda_:g}"}
-        return SplitScore({"perplexity": found.perplexity, "tokens": found.tokens, **facts}, facts, by_sentence)
+        values = {"perplexity": found.perplexity, "tokens": found.tokens, **facts}
+        values["unknown_share"] = (tokens[1:] == self.tokenizer.unk_id).double().mean().item()
+        if len(tokens) == len(stream):
+            values["bits_per_character"] = found.nats / math.log(2) / count_characters(files)
+        return SplitScore(values, facts, by_sentence)
 
     def check_scoring(self, how: Scoring) -> None:
         """Raises for options that belong to another task, or contradict each other."""
