@@ -32,8 +32,10 @@ HELP = "\n\n".join(
         "Operations: round:R rounds to multiples of R; round:R,clip:C also clips to ±C; int8, int6, int3 and int2 "
         "store that many bits per weight and a scale per row; levels:K stores K levels and a scale per row, levels:3 "
         "in 1.6 bits; int4 stores four bits per weight and a scale per 32 columns; int2,group:64 stores a scale per "
-        "64 columns, as do int3, int4 and levels:K with group:K; svd:K reduces the rank to K, stored as two thin "
-        "matrices; svd:K,int4 also packs these; keep leaves weights as they are.",
+        "64 columns, as do int3, int4 and levels:K with group:K; bits:B stores any number of bits from 1 to 6, such as "
+        "1.8, with codes of different lengths; bits:B,zipf spends more of them on the first rows, for embeddings of "
+        "words in the order of their frequency; svd:K reduces the rank to K, stored as two thin matrices; svd:K,int4 "
+        "also packs these; keep leaves weights as they are.",
         'What follows "pattern:" applies to modules or parameters whose names match, and the most specific pattern '
         'wins: "int8; layers.0: gates=levels:5; *.weight_ih_l0: keep".',
         "A SPEC can also be the name of a preset:",

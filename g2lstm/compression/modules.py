@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from g2lstm.compression.encodings import Encoding, Entry
+from g2lstm.compression.encodings import KINDS, Encoding, Entry
 from g2lstm.errors import G2Error
 
 _MARK = b"packed by g2lstm.compress"  # stands in a state_dict where a parameter was
-_DERIVED = ("lowest", "levels", "bits_per_weight")  # facts about a grid that its weights decide, not the spec
 
 
 class Decoded:
@@ -146,8 +145,9 @@ def _kind_of(facts: Any) -> Any:
     """What an entry of a header says about the encoding, without what the weights decide."""
     if not isinstance(facts, dict):
         return facts
-    is_grid = facts.get("kind") == "grid"
-    return {k: _kind_of(v) for k, v in facts.items() if not (is_grid and k in _DERIVED)}
+    kind = facts.get("kind")
+    derived = KINDS[kind].derived if kind in KINDS else ()
+    return {k: _kind_of(v) for k, v in facts.items() if k not in derived}
 
 
 class Compressed(nn.Module):

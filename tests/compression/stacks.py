@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from g2lstm.compression.encodings import Dense, Encoding, Grid, Integers, Levels, LowRank
+from g2lstm.compression.encodings import Dense, Encoding, Entropy, Grid, Integers, Levels, LowRank
 from g2lstm.compression.session import Layer, PlainSession, Session, Term
 
 FORMS = [
@@ -25,6 +25,7 @@ FORMS = [
     "int2 by 32",
     "int3 by 64",
     "three levels by 32",
+    "entropy",
 ]
 FACTORS = [("dense", "dense"), ("int8", "int4"), ("int4", "int8"), ("dense", "int4"), ("int2", "int3")]
 LEVELS = {"row levels": 5, "three levels": 3, "int2": 4, "int3": 8}
@@ -38,6 +39,9 @@ def matrix(form: str, rows: int, columns: int, rng: np.random.Generator) -> Enco
         left, right = form.split()[2:]
         rank = min(rows, columns, 11)
         return LowRank(matrix(left, rows, rank, rng), matrix(right, rank, columns, rng))
+    if form == "entropy":
+        codes = np.clip(np.rint(rng.normal(size=(rows, columns)) * rng.choice([0.3, 2.0, 9.0], (rows, 1))), -99, 99)
+        return Entropy(codes.astype(np.int8), np.full(4, most / 99 / np.sqrt(rows + 50), np.float32), zipf=True)
     if form == "dense":
         return Dense(rng.uniform(-most, most, (rows, columns)).astype(np.float32))
     ranges = {

@@ -1,6 +1,7 @@
 """Encodings: what each does to a matrix, that it is within its bound, and what is refused."""
 
 import math
+import zlib
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
-from g2lstm.compression.encodings import Dense, Encoding, Grid, Integers, Levels, LowRank
+from g2lstm.compression.encodings import Dense, Encoding, Entropy, Entry, Grid, Integers, Levels, LowRank
 from g2lstm.compression.spec import Spec, encode
 from g2lstm.errors import G2Error
 
@@ -431,3 +432,93 @@ def test_levels_of_rows_that_are_zero_or_too_large():
         to_levels(values, 5)
     values[2] = 65504.0
     assert np.isfinite(to_levels(values, 2).scales).all()
+
+
+# As many bits as codes are worth
+
+
+def to_entropy(values: Tensor, bits: float, zipf: bool = False) -> Entropy:
+    return Entropy.encode(values, {"bits": bits} | ({"zipf": None} if zipf else {}))
+
+
+def error(matrix: Encoding, values: Tensor) -> float:
+    return float((decoded(matrix) - values).norm() / values.norm())
+
+
+@pytest.mark.parametrize("zipf", [False, True])
+@pytest.mark.parametrize("bits", [1.0, 1.5, 2.0, 3.0, 4.5, 6.0])
+def test_normal_weights_take_the_bits_that_were_asked_for(bits, zipf):
+    values = torch.randn(900, 200, generator=torch.Generator().manual_seed(0))
+    got = to_entropy(values, bits, zipf)
+    assert got.stored_bytes * 8 / values.numel() == pytest.approx(bits, rel=0.04)
+
+
+def test_other_weights_take_fewer():
+    values = torch.randn(300, 200, generator=torch.Generator().manual_seed(0)) ** 3
+    assert to_entropy(values, 2.0).stored_bytes * 8 / values.numel() < 1.9
+
+
+@pytest.mark.parametrize(("bits", "other"), [(1.6, "levels:3"), (2.0, "int2"), (2.33, "levels:5"), (3.0, "int3")])
+def test_with_the_same_bits_the_error_is_less(bits, other):
+    values = torch.randn(600, 256, generator=torch.Generator().manual_seed(0))
+    fixed = encode(values, Spec.parse(f"gates={other}").gates)
+    got = to_entropy(values, bits)
+    assert got.stored_bytes <= fixed.stored_bytes
+    assert error(got, values) < 0.94 * error(fixed, values)
+
+
+def test_rows_share_a_step_or_share_it_by_zipfs_law():
+    values = torch.randn(2000, 64, generator=torch.Generator().manual_seed(0))
+    values[::2] *= 4
+    got = to_entropy(values, 3.0)
+    assert got.group_scales.max() < 1.1 * got.group_scales.min()
+    got = to_entropy(values, 3.0, zipf=True)
+    steps = got.group_scales[:, 0] / np.sqrt(np.arange(2000) + 50)
+    assert steps.max() < 1.2 * steps.min()
+    common, rare = (error_of_rows(got, values, rows) for rows in (slice(0, 100), slice(1900, 2000)))
+    assert common < 0.35 * rare
+
+
+def error_of_rows(matrix: Encoding, values: Tensor, rows: slice) -> float:
+    return float((decoded(matrix)[rows] - values[rows]).norm() / values[rows].norm())
+
+
+@given(matrices(1e30), st.floats(1, 6), st.booleans())
+@example(torch.zeros(3, 5), 2.0, True)
+@example(torch.tensor([[1e-45, -1e-45]]), 2.0, False)
+@example(torch.tensor([[1e30, 1e-30], [1e-30, 0.0]]), 1.0, True)
+def test_entropy_is_finite_and_comes_back(values, bits, zipf):
+    got = to_entropy(values, bits, zipf)
+    assert decoded(got).isfinite().all()
+    assert (decoded(got) - values).double().norm() <= values.double().norm() * (1 + 1e-6) + 1e-40
+    again = Entry("one", got.describe()).unpack(got.packed)
+    assert isinstance(again, Entropy)
+    assert np.array_equal(again.codes, got.codes)
+    assert torch.equal(decoded(again), decoded(got))
+
+
+def test_packed_codes_that_cannot_be():
+    got = to_entropy(normal(30, 40), 3.0)
+    entry, codes, scales = got.describe(), got.packed["codes"], got.packed["scales"]
+
+    def unpack(changed: np.ndarray) -> Encoding:
+        return Entry("one", entry | {"bytes": len(changed)}).unpack({"codes": changed, "scales": scales})
+
+    for wrong in (codes[:-1], codes[:40], np.append(codes, np.uint8(1)), np.zeros_like(codes), codes[::-1].copy()):
+        with pytest.raises(G2Error, match="the codes of 'one' are damaged"):
+            unpack(wrong)
+    content = zlib.decompress(codes.tobytes(), -15)
+    other = {**dict(enumerate(content)), 0: content[0] ^ 1, len(content): 0}
+    for changed in ({**other, 0: 9}, other, dict(enumerate(content[:-1]))):
+        stream = zlib.compressobj(9, zlib.DEFLATED, -15)
+        packed = stream.compress(bytes(changed.values())) + stream.flush()
+        with pytest.raises(G2Error, match="the codes of 'one' are damaged"):
+            unpack(np.frombuffer(packed, np.uint8))
+
+
+def test_a_small_file_cannot_fill_the_memory():
+    """A gigabyte of zeros takes a megabyte in zlib; the header must not promise as much."""
+    zeros = to_entropy(torch.zeros(100, 5000), 2.0)
+    assert zeros.stored_bytes > 100 * 5000 / 40
+    with pytest.raises(G2Error, match="must have a bytes of 25000000 to 2147483647, got 1000000"):
+        Entry("one", zeros.describe() | {"shape": [1000, 1_000_000], "bytes": 1_000_000})

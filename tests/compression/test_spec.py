@@ -146,8 +146,8 @@ def test_any_text_parses_or_is_an_error_of_the_caller(text):
         ("gates=Int8", "gates: 'Int8' is not an operation; did you mean int8?"),
         (
             "gates=quantise:3",
-            "gates: 'quantise' is not an operation; use one of round, clip, int4, group, int8, int6, levels, int3, "
-            "int2, svd",
+            "gates: 'quantise' is not an operation; use one of bits, zipf, round, clip, int4, group, int8, int6, "
+            "levels, int3, int2, svd",
         ),
         ("gates=svd:0", "gates: svd:K needs an integer above 0, got '0'"),
         ("gates=svd:-1", "gates: svd:K needs an integer above 0, got '-1'"),
@@ -169,7 +169,10 @@ def test_any_text_parses_or_is_an_error_of_the_caller(text):
         ("gates=clip:0.4", "gates: clip can't stand alone, write round:R,clip:C"),
         ("gates=clip:0.4,int8", "gates: clip and int8 do not go together; a group takes one of: "),
         ("gates=int8:3", "gates: int8 takes no number, got '3'; write int8 alone"),
-        ("gates=int8,int4", "gates: int8 and int4 do not go together; a group takes one of: round:R  round:R,clip:C  "),
+        (
+            "gates=int8,int4",
+            "gates: int8 and int4 do not go together; a group takes one of: bits:B  bits:B,zipf  round:R  ",
+        ),
         ("gates=round:1,int8", "gates: round and int8 do not go together; a group takes one of: "),
         ("gates=svd:8,round:1", "gates: svd and round do not go together; a group takes one of: "),
         ("gates=svd:8,int8,int4", "gates: svd and int8 and int4 do not go together; a group takes one of: "),
@@ -198,6 +201,11 @@ def test_any_text_parses_or_is_an_error_of_the_caller(text):
         ("gates=int2,group:48", "gates: the K of group:K must be a multiple of 32 up to 4096, got 48"),
         ("gates=int4,group:8192", "gates: the K of group:K must be a multiple of 32 up to 4096, got 8192"),
         ("gates=levels:17,group:32", "gates: group:K goes with at most 16 levels, got 17; leave it out"),
+        ("gates=bits:0.9", "gates: the B of bits:B must lie between 1.0 and 6.0, got 0.9"),
+        ("gates=bits:8", "gates: the B of bits:B must lie between 1.0 and 6.0, got 8.0"),
+        ("gates=bits", "gates: bits:B needs a finite number above 0, got ''"),
+        ("gates=zipf", "gates: zipf can't stand alone, write bits:B,zipf"),
+        ("gates=svd:8,bits:2", "gates: svd and bits do not go together; a group takes one of: "),
         ("gates=group:32", "gates: group can't stand alone, write int4,group:K"),
         ("gates=int8,group:32", "gates: int8 and group do not go together; a group takes one of: "),
         ("lstm:", "'lstm': '' must have the form group=operation"),
@@ -221,7 +229,8 @@ def test_all_mistakes_are_told_at_once():
         "  cell: 'rond' is not an operation; did you mean round?",
         "  softmax: clip:C needs a finite number above 0, got '0'",
         "  softmax: svd:K needs an integer above 0, got '0'",
-        "  softmax: clip and svd do not go together; a group takes one of: round:R  round:R,clip:C  int4  "
+        "  softmax: clip and svd do not go together; a group takes one of: bits:B  bits:B,zipf  round:R  "
+        "round:R,clip:C  int4  "
         "int4,group:K  int8  int6  levels:K  levels:K,group:K  int3  int3,group:K  int2  int2,group:K; or svd:K, alone "
         "or before one of those without round",
         "  softmax is given twice; write all its operations after one softmax=",

@@ -24,7 +24,8 @@ ALONE = [
     "levels:3", "levels:128", "levels:255", "levels:5,group:32", "levels:16,group:64",
 ]  # fmt: skip
 STEPS = [
-    "round:0.2", "round:0.2,clip:0.4", "round:0.0002", "round:9", "svd:1", *ALONE, *(f"svd:1,{one}" for one in ALONE),
+    "round:0.2", "round:0.2,clip:0.4", "round:0.0002", "round:9", "svd:1", "bits:1.5", "bits:6", "bits:2.2,zipf",
+    *ALONE, *(f"svd:1,{one}" for one in ALONE),
 ]  # fmt: skip
 SPEC = Spec.parse("gates=round:0.2,clip:0.4; cell=int8; embedding=svd:2,int4")
 
@@ -44,6 +45,7 @@ def toy_matrices():
         "softmax": matrix_of("int4", 3, 33),
         "gate.o": matrix_of("int2", 5, 7),
         "head": matrix_of("levels:3,group:32", 3, 70),
+        "words": matrix_of("bits:1.5,zipf", 40, 20),
     }
 
 
@@ -204,7 +206,7 @@ for _ in range(900):
         (
             "gate.i",
             {"kind": "pickle"},
-            "must be of kind dense, half, grid, int4, int8, int6, levels, grouped_levels, low_rank, got 'pickle'",
+            "grid, int4, int8, int6, levels, grouped_levels, low_rank, got 'pickle'",
         ),
         ("gate.i", {"kind": ["grid"]}, "must be of kind"),
         ("gate.i", {"kind": DEEP}, "must be of kind"),
@@ -244,6 +246,11 @@ for _ in range(900):
         ("gate.o", {"levels": 5}, "the tensor 'gate.o.codes' must be"),
         ("gate.o", {"kind": "grouped_levels"}, "of kind grouped_levels must have group, levels"),
         ("gate.o", {"kind": "grouped_levels", "group": 32}, "the tensor 'gate.o.scales' must be"),
+        ("words", {"bytes": 19}, "a bytes of 20 to 2147483647, got 19"),
+        ("words", {"bytes": 10**9}, "the tensor 'words.codes' must be"),
+        ("words", {"shape": [40, 21]}, "the codes of 'words' are damaged"),
+        ("words", {"shape": [20, 40]}, "the codes of 'words' are damaged"),
+        ("words", {"kind": "dense"}, "of kind dense must have no further keys"),
         ("head", {"group": 48}, "a group that is a multiple of 32, got 48"),
         ("head", {"group": 64}, "the tensor 'head.scales' must be"),
         ("head", {"levels": 17}, "a levels of 2 to 16"),

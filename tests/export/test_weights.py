@@ -24,6 +24,8 @@ FORMS = {
     "int2": "int2",
     "int2 by 32": "int2,group:32",
     "three levels": "levels:3",
+    "entropy": "bits:1.5",
+    "entropy, zipf": "bits:4,zipf",
     "low rank": "svd:3",
     "low rank int8": "svd:3,int8",
     "low rank int4": "svd:3,int4",
@@ -35,9 +37,10 @@ PACKED = {
     "int2",
     "int2 by 32",
     "three levels",
+    "entropy",
     "low rank int4",
 }  # with float32 activations; by the product at least
-ALSO_PACKED = {"many levels", "int8", "low rank int8"}  # with int8 activations
+ALSO_PACKED = {"many levels", "int8", "entropy, zipf", "low rank int8"}  # with int8 activations
 
 
 def weight(form, rows, columns, name="w", factor=1.0):

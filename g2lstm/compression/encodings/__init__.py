@@ -8,6 +8,7 @@ from g2lstm.compression.encodings.base import Entry as Entry
 from g2lstm.compression.encodings.base import form_of as form_of
 from g2lstm.compression.encodings.base import names_in as names_in
 from g2lstm.compression.encodings.dense import Dense as Dense
+from g2lstm.compression.encodings.entropy import Entropy as Entropy
 from g2lstm.compression.encodings.grid import Grid as Grid
 from g2lstm.compression.encodings.integers import Integers as Integers
 from g2lstm.compression.encodings.levels import Levels as Levels

@@ -63,11 +63,13 @@ class Encoding(ABC):
         kinds: the names that the header of a file has for it, each with the further facts that the header then states.
         forms: the operations of a spec that call for it, where a capital letter is a positive number, K for an integer.
         is_factor: whether the two factors of a low-rank matrix can be stored like this.
+        derived: facts of the header that the weights decide, not the spec.
     """
 
     kinds: ClassVar[Mapping[str, tuple[str, ...]]]
     forms: ClassVar[tuple[str, ...]] = ()
     is_factor: ClassVar[bool] = True
+    derived: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         """Registers the encoding."""

@@ -41,6 +41,7 @@ class Grid(Coded):
     kinds: ClassVar = {"grid": ("step", "lowest", "levels")}
     forms: ClassVar = ("round:R", "round:R,clip:C")
     is_factor: ClassVar = False
+    derived: ClassVar = ("lowest", "levels", "bits_per_weight")
 
     codes: Array
     step: float
