@@ -44,8 +44,8 @@ def accuracy(model: nn.Module) -> float:
         return (model(text).argmax(-1) == tags).float().mean().item()
 
 
-def main(steps: int = 400) -> float:
-    """Trains the tagger and returns its accuracy."""
+def train(steps: int = 400) -> nn.Module:
+    """A trained tagger."""
     torch.manual_seed(0)
     model = Tagger()
     optimiser = torch.optim.Adam(model.parameters(), lr=5e-3)
@@ -64,6 +64,12 @@ def main(steps: int = 400) -> float:
 
     g2lstm.freeze_(model)  # the second line: a plain nn.LSTM again, with the trained weights
 
+    return model
+
+
+def main(steps: int = 400) -> float:
+    """Trains the tagger and returns its accuracy."""
+    model = train(steps)
     print(model)
     score = accuracy(model)
     print(f"accuracy {score:.1%}")

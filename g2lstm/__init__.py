@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from g2lstm.compression.saved import HubMixin, load_into, save
     from g2lstm.compression.straight_through import unprepare_
     from g2lstm.compression.stream import stream
+    from g2lstm.export.c.export import export_c
     from g2lstm.export.onnx import export_onnx
     from g2lstm.nn.cells import G2GRUCell, G2LSTMCell
     from g2lstm.nn.convert import convert_, freeze_, set_gates_
@@ -42,6 +43,7 @@ __all__ = [
     "__version__",
     "compress",
     "convert_",
+    "export_c",
     "export_onnx",
     "freeze_",
     "load",
@@ -70,6 +72,7 @@ _LATER = {
     "HubMixin": "g2lstm.compression.saved",
     "compress": "g2lstm.compression.model",
     "convert_": "g2lstm.nn.convert",
+    "export_c": "g2lstm.export.c.export",
     "export_onnx": "g2lstm.export.onnx",
     "freeze_": "g2lstm.nn.convert",
     "load": "g2lstm.runs.trained",

@@ -91,7 +91,9 @@ def words_of(line):
 def check_line(line):
     """Raises if a command could not be what it seems to be."""
     words = [word.removeprefix("/tmp/empty/bin/") for word in words_of(line)]
-    if words[:1] == ["make"]:
+    if words[:2] == ["make", "-C"]:
+        assert (ROOT / words[2] / "Makefile").is_file(), words[2]
+    elif words[:1] == ["make"]:
         for target in words[1:]:
             assert re.search(f"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), target
     elif words[:1] == ["python"] and words[1].endswith(".py"):

@@ -4,7 +4,16 @@ from collections import Counter
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "g2lstm"
-KINDS = {".py": "Python", ".cpp": "C++", ".h": "C++", ".toml": "TOML", ".js": "page", ".css": "page", ".html": "page"}
+KINDS = {
+    ".py": "Python",
+    ".cpp": "C++",
+    ".h": "C++",
+    ".c": "C",
+    ".toml": "TOML",
+    ".js": "page",
+    ".css": "page",
+    ".html": "page",
+}
 
 
 def main() -> None:

@@ -1,42 +1,67 @@
 """`g2lstm export`: a run as files for another runtime."""
 
+import shutil
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from g2lstm.cli.shared import EvalGate, Json, Run, print_json, say, tell
 from g2lstm.errors import G2Error, needs
 
+if TYPE_CHECKING:
+    from g2lstm.tasks.trained import Trained
+
+FORMATS = ("onnx", "c")
+
 
 def export(
     run: Run,
-    file_format: Annotated[str, typer.Option("--format", help="The file format; so far only onnx.")] = "onnx",
-    out: Annotated[Path | None, typer.Option(help="The file NAME.onnx; RUN/export/model.onnx by default.")] = None,
+    file_format: Annotated[str, typer.Option("--format", help="onnx, or c for plain C.")] = "onnx",
+    out: Annotated[
+        Path | None, typer.Option(help="The file NAME.onnx or NAME.c; RUN/export/model.onnx or model.c by default.")
+    ] = None,
     activations: Annotated[
-        str, typer.Option(help="float32, or int8: packed weights then run faster, but results are slightly less exact.")
+        str,
+        typer.Option(
+            help="ONNX: float32, or int8: packed weights then run faster, but results are slightly less exact."
+        ),
     ] = "float32",
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     eval_gate: EvalGate = None,
     as_json: Json = False,
 ) -> None:
-    """Export a run to ONNX; the files are kept only if ONNX Runtime gives the same results as PyTorch.
+    """Export a run to ONNX or C; the files are kept only if they give the same results as PyTorch.
 
-    A language model becomes NAME.onnx, which maps tokens (time, batch) and states to log-probabilities and states. A
-    translation model becomes NAME.encoder.onnx and NAME.decoder.onnx, which decodes one step. NAME.json describes
-    inputs, outputs and token ids; the tokenizers are beside it. Packed weights of up to four bits need ONNX Runtime;
-    everything else runs in any ONNX runtime.
+    In ONNX, a language model becomes NAME.onnx, which maps tokens (time, batch) and states to log-probabilities and
+    states. A translation model becomes NAME.encoder.onnx and NAME.decoder.onnx, which decodes one step. NAME.json
+    describes inputs, outputs and token ids; the tokenizers are beside it. Packed weights of up to four bits need ONNX
+    Runtime; everything else runs in any ONNX runtime.
+
+    In C, NAME.h and NAME.c need nothing but a C99 compiler, and allocate no memory. NAME_test.c is their self-test; it
+    runs now if there is a compiler, cc. NAME_tokens.c holds the tokens as strings.
 
     Example: `g2lstm export runs/ptb-small --format onnx --out device/words.onnx`
     """
-    with needs("export", "g2lstm export"):
-        from g2lstm.export.onnx import export_onnx
     from g2lstm.runs.trained import load
 
-    if file_format != "onnx":
-        raise G2Error(f"models are exported as onnx, got --format {file_format!r}")
-    trained = load(run)
+    if file_format not in FORMATS:
+        raise G2Error(f"models are exported as {' or '.join(FORMATS)}, got --format {file_format!r}")
+    if file_format == "c":
+        if activations != "float32":
+            raise G2Error(f"--activations is for ONNX; C rounds vectors to 16 bits, got {activations!r}; leave it out")
+        _to_c(load(run), out, eval_gate, force, as_json)
+    else:
+        _to_onnx(load(run), out, activations, eval_gate, force, as_json)
+
+
+def _to_onnx(
+    trained: "Trained", out: Path | None, activations: str, eval_gate: str | None, force: bool, as_json: bool
+) -> None:
+    with needs("export", "g2lstm export"):
+        from g2lstm.export.onnx import export_onnx
+
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         path = out or trained.run.own("export") / "model.onnx"
@@ -48,11 +73,31 @@ def export(
         facts = {"difference": made.difference, "tolerance": made.tolerance, "expanded": made.expanded}
         print_json({"files": sizes, **facts, "example": made.example})
         return
-    width = max(map(len, sizes))
-    for file, size in sizes.items():
-        say(f"{file:<{width}}  {size / 1e6:9.3f} MB")
+    _print_files(sizes)
     say(
         f"agrees with PyTorch: largest difference {made.difference:.1e} over several lengths and batches "
         f"({made.tolerance:.1e} is allowed)"
     )
     say(f"run it with:\n\n{made.example}")
+
+
+def _to_c(trained: "Trained", out: Path | None, eval_gate: str | None, force: bool, as_json: bool) -> None:
+    from g2lstm.export.c.export import export_c
+
+    path = out or trained.run.own("export") / "model.c"
+    made = export_c(trained, path, eval_gate=eval_gate, compiler=shutil.which("cc"), force=force)
+    files = {str(file): file.stat().st_size for file in made.files}
+    if as_json:
+        sizes = made.sizes
+        needed = {"weights": sizes.weights, "state": sizes.state, "scratch": sizes.scratch, "macs": sizes.macs}
+        print_json({"files": files, **needed, "tolerance": made.tolerance, "checked": made.checked})
+        return
+    _print_files(files)
+    say("\n".join(made.sizes.lines()))
+    say(made.checked or f"not run: there is no C compiler, cc, to compile {path.stem}_test.c with")
+
+
+def _print_files(sizes: dict[str, int]) -> None:
+    width = max(map(len, sizes))
+    for file, size in sizes.items():
+        say(f"{file:<{width}}  {size / 1e6:9.3f} MB")

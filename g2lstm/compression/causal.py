@@ -93,12 +93,7 @@ class ModelSession:
             *others: further arguments of the model's forward, which it gets as they are.
             **named: the same by name.
         """
-        value = self._tensor(x)
-        value = value if self.batch > 1 else value.unsqueeze(0)
-        if not value.dim() or len(value) != self.batch:
-            raise G2Error(f"a step of {self.batch} streams has the shape ({self.batch}, ...), got {tuple(value.shape)}")
-        if self._time is not None:
-            value = value.unsqueeze(self._time)
+        value = self.shaped(x)
         with self._lock, torch.no_grad():
             for layer in self._layers.values():
                 layer.was_called = False
@@ -112,6 +107,14 @@ class ModelSession:
                     )
                 raise
             return self._shown(output)
+
+    def shaped(self, x: Vector) -> Tensor:
+        """One step as the model's forward gets it: with the dimensions of batch and time."""
+        value = self._tensor(x)
+        value = value if self.batch > 1 else value.unsqueeze(0)
+        if not value.dim() or len(value) != self.batch:
+            raise G2Error(f"a step of {self.batch} streams has the shape ({self.batch}, ...), got {tuple(value.shape)}")
+        return value if self._time is None else value.unsqueeze(self._time)
 
     def sequence(self, x: Any) -> Output:
         """Reads many steps, (T, ...); returns what that many calls of `step` would, stacked."""

@@ -55,8 +55,8 @@ class LayerWeights(NamedTuple):
         """The factor of each row of all gates."""
         return np.repeat(np.array([weight.factor for weight in self.w_x], np.float32), self.hidden)
 
-    def session_layer(self, residual: bool = False) -> Layer:
-        """The layer as a session takes it."""
+    def terms(self) -> tuple[list[Term], NDArray[np.float32]]:
+        """The products and the bias (4H,) that the pre-activations are made of."""
         is_gru = len(self.w_x) == 3
         terms = [Term(weight.encoding, "x", gate, weight.factor) for gate, weight in enumerate(self.w_x)]
         # The candidate of a GRU is the only gate that has its two products apart.
@@ -65,7 +65,12 @@ class LayerWeights(NamedTuple):
         bias = (self.b_x + self.b_h) * self.row_factors
         if is_gru:
             bias = np.concatenate([bias[: 2 * self.hidden], self.b_x[2 * self.hidden :], self.b_h[2 * self.hidden :]])
-        return Layer(self.w_x[0].encoding.shape[1], tuple(terms), bias, residual, is_gru=is_gru)
+        return terms, bias
+
+    def session_layer(self, residual: bool = False) -> Layer:
+        """The layer as a session takes it."""
+        terms, bias = self.terms()
+        return Layer(self.w_x[0].encoding.shape[1], tuple(terms), bias, residual, is_gru=len(self.w_x) == 3)
 
     @property
     def session_hard(self) -> str:

@@ -4,10 +4,8 @@ import copy
 import importlib.util
 import json
 import os
-import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from g2lstm.compression.model import copied
 from g2lstm.errors import G2Error
+from g2lstm.export.files import folder_for, plain, refuse_existing, write
 from g2lstm.nn.checks import checked_option
 from g2lstm.nn.record import evaluating, gated
 from g2lstm.version import __version__
@@ -99,31 +97,30 @@ def export_onnx(
     if eval_gate is not None:
         checked_option("eval_gate", eval_gate)
     exporter = _exporter_for(model, example, states)
-    module = exporter.module = _plain(exporter.module)
+    module = exporter.module = plain(exporter.module)
     if eval_gate not in (None, "soft") and not gated(module):
         raise G2Error(f"a torch.nn.LSTM has soft gates, not {eval_gate!r} ones; pass a G2LSTM, or eval_gate='soft'")
     names = {part: path.name if part == "model" else f"{path.stem}.{part}.onnx" for part in exporter.names}
     kept = [*names.values(), *(f"{path.stem}.{ending}" for ending in exporter.files), f"{path.stem}.json"]
-    taken = [name for name in kept if (path.parent / name).exists()]
-    if taken and not force:
-        raise G2Error(f"{path.parent / taken[0]} exists already; choose another name, or replace it with --force")
+    if not force:
+        refuse_existing(path.parent, kept)
 
-    with evaluating(module, eval_gate), torch.no_grad(), _folder_for(path) as folder:
+    with evaluating(module, eval_gate), torch.no_grad(), folder_for(path) as folder:
         if activations == "int8" and any(layer.gate_rule().hard for layer in gated(module)):
             raise G2Error("int8 activations would flip hard gates at random near 0; use float32 activations")
         parts = exporter.parts()
         graphs = {name: trace(part, activations) for name, part in parts.items()}
         found = []
         for name, graph in graphs.items():
-            _write(folder / names[name], graph.model.SerializeToString())
+            write(folder / names[name], graph.model.SerializeToString())
             found.append(check(parts[name], folder / names[name], activations))
         agreement = Agreement(max(one.difference for one in found), max(one.tolerance for one in found))
         for ending, content in exporter.files.items():
-            _write(folder / f"{path.stem}.{ending}", content)
+            write(folder / f"{path.stem}.{ending}", content)
         facts = _describe(exporter, parts, graphs, names, path.stem) | {
             "checked": {"difference": agreement.difference, "tolerance": agreement.tolerance}
         }
-        _write(folder / f"{path.stem}.json", json.dumps(facts, indent=2).encode())
+        write(folder / f"{path.stem}.json", json.dumps(facts, indent=2).encode())
         for name in kept:
             os.replace(folder / name, path.parent / name)
     expanded = tuple(dict.fromkeys(name for graph in graphs.values() for name in graph.expanded))
@@ -165,12 +162,6 @@ def _exporter_for(model: Any, example: Any, states: bool | None) -> "Exporter":
     return CallExporter(model, example, states)
 
 
-def _plain(model: nn.Module) -> nn.Module:
-    """The model in float32 on the CPU, or a copy of it."""
-    is_plain = all(p.dtype == torch.float32 and p.device.type == "cpu" for p in model.parameters())
-    return model if is_plain else copied(model, {}).to("cpu", torch.float32)
-
-
 def _describe(
     exporter: "Exporter",
     parts: Mapping[str, "Part"],
@@ -210,29 +201,6 @@ def _example(exporter: "Exporter", parts: Mapping[str, "Part"], path: Path) -> s
         call = ["inputs = {", *given, "}", "outputs = model.run(None, inputs)"]
         lines = "\n".join([f"model = ort.InferenceSession({str(path)!r})", *call])
     return f"import numpy as np, onnxruntime as ort\n{lines}"
-
-
-@contextmanager
-def _folder_for(path: Path) -> Iterator[Path]:
-    """A temporary folder beside the final files; it is removed at the end, and after an error nothing remains."""
-    parent = path.parent
-    is_new = not parent.exists()
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=parent) as folder:
-            yield Path(folder)
-    except OSError as error:
-        raise G2Error(f"can't write {path}: {error.strerror or error}; choose another place with --out") from None
-    finally:
-        if is_new and parent.is_dir() and not any(parent.iterdir()):
-            parent.rmdir()
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -154,6 +154,11 @@ class Trained(ABC):
         exporter.facts = self.describe()
         return exporter
 
+    def token_texts(self) -> dict[str, list[bytes]]:
+        """What each token adds to a text, by the side that it belongs to; for programs without tokenizers."""
+        each = zip(self.sides, self.tokenizers.values(), strict=True)
+        return {side: [one.bytes_of(token) for token in range(len(one))] for side, one in each}
+
     def score_split(self, how: Scoring, progress: Progress | None = None) -> SplitScore:
         """Scores a split of the model's own data; `progress` gets the tokens or sentences done, and the total."""
         self.check_scoring(how)

@@ -89,6 +89,15 @@ class Tokenizer:
             words.append(text if begins_word(token) or not words else f"##{text}")
         return words
 
+    def bytes_of(self, token_id: int) -> bytes:
+        """What a token adds to a text in UTF-8: whole words follow a space, and `<eos>` is the end of a line."""
+        token = self.token_of(token_id)
+        if token_id == self.eos_id:
+            return b"\n"
+        if self.kind == "word" or token_id == self.unk_id:
+            return f" {token}".encode()
+        return bytes(_bytes_by_character()[character] for character in token)
+
     def __contains__(self, token: str) -> bool:
         return self.backend.token_to_id(token) is not None
 
@@ -123,6 +132,14 @@ class Tokenizer:
 def begins_word(token: str) -> bool:
     """Whether a token of byte-pair encoding follows a space."""
     return token.startswith(_SPACE)
+
+
+@cache
+def _bytes_by_character() -> dict[str, int]:
+    """The byte that each character of byte-pair encoding stands for: printable ones for themselves, then the others."""
+    plain = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + place): byte for place, byte in enumerate(others)}
 
 
 def printable(text: str) -> str:

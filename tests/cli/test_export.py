@@ -1,6 +1,7 @@
 """`g2lstm export` as a user meets it, in process."""
 
 import json
+import shutil
 
 import pytest
 
@@ -50,13 +51,32 @@ def test_what_becomes_float32_is_told_on_standard_error(tmp_path, monkeypatch):
     assert len(err.splitlines()) == 1
 
 
+def test_a_language_model_in_c(tmp_path, monkeypatch):
+    run = language_run(tmp_path / "lm", "model.layers=1")
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    code, out, err = command("export", run, "--format", "c")
+    assert (code, err) == (0, "")
+    files = ["model.h", "model.c", "model_test.c", "model_tokens.c"]
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines[:4]] == [str(run / "export" / name) for name in files]
+    assert [line.split()[0] for line in lines[4:]] == ["flash", "RAM", "scratch", "work", "not"]
+    assert lines[-1] == "not run: there is no C compiler, cc, to compile model_test.c with"
+    monkeypatch.undo()
+    code, out, _ = command("export", run, "--format", "c", "--force", "--json")
+    facts = json.loads(out)
+    assert (code, len(facts["files"]), facts["macs"]) == (0, 4, 2 * 4 * 10 * 10 + 32 * 10)
+    assert shutil.which("cc") is None or facts["checked"].endswith("allowed: passed")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--format", "tflite"], "models are exported as onnx, got --format 'tflite'"),
+        (["--format", "tflite"], "models are exported as onnx or c, got --format 'tflite'"),
         (["--out", "somewhere"], "must end in .onnx, got 'somewhere'"),
         (["--activations", "int2"], "activations must be one of 'float32', 'int8', got 'int2'"),
         (["--eval-gate", "open"], "eval_gate must be one of"),
+        (["--format", "c", "--activations", "int8"], "--activations is for ONNX"),
+        (["--format", "c", "--out", "two words.c"], "must be a C identifier that ends in .c, got 'two words.c'"),
     ],
 )
 def test_mistakes(tmp_path, arguments, message):

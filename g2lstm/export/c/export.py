@@ -1,0 +1,161 @@
+"""`export_c`: a model as C files, which get their names together or not at all."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from g2lstm.compression.causal import ModelSession
+from g2lstm.compression.model import refuse_scripted
+from g2lstm.compression.stream import Streamable, stream
+from g2lstm.errors import G2Error
+from g2lstm.export.c.reading import layer_step, token_step
+from g2lstm.export.c.selftest import STEPS, draw_inputs, test_source, tolerance
+from g2lstm.export.c.step import Sizes, Step, sources, tokens_source
+from g2lstm.export.c.text import is_identifier
+from g2lstm.export.c.trace import traced_step
+from g2lstm.export.files import folder_for, plain, refuse_existing, write
+from g2lstm.nn.checks import checked_option
+from g2lstm.nn.record import evaluating, gated
+
+Run = Callable[[NDArray[Any]], NDArray[Any]]  # from the inputs of some steps to their outputs
+
+
+@dataclass(frozen=True)
+class CExport:
+    """What was written.
+
+    Attributes:
+        files: NAME.h, NAME.c, NAME_test.c and, if there is a tokenizer, NAME_tokens.c.
+        sizes: what the model needs.
+        tolerance: how far an output y may be from the model's in Python, relative to 1 + |y|.
+        checked: what the self-test said; None if it was not run.
+    """
+
+    files: tuple[Path, ...]
+    sizes: Sizes
+    tolerance: float
+    checked: str | None
+
+
+def export_c(
+    model: Any,
+    path: str | Path,
+    example: Any = None,
+    *,
+    eval_gate: str | None = None,
+    compiler: str | None = None,
+    force: bool = False,
+) -> CExport:
+    """Writes a model as plain C, to run where PyTorch can't: NAME.h and NAME.c, and a self-test, NAME_test.c.
+
+    The code is C99 that needs only math.h and string.h, and allocates nothing. Weights are constants, packed as in a
+    compressed model; the caller owns the state. `NAME_reset` starts a stream, and `NAME_step` reads one step: a token,
+    or a vector. What it computes equals `g2lstm.stream(model)` up to rounding. The tokens of a trained model are
+    strings in NAME_tokens.c, which a program without text need not link.
+
+    Args:
+        model: a recurrent layer, a language model, a trained model from `g2lstm.load`, or any model with recurrent
+            layers whose other operations compute each step by itself: embeddings, linear layers, activations, softmax,
+            normalisation, argmax. Compressed or not.
+        path: NAME.c; NAME is the prefix of all names in it.
+        example: one step of what the model reads, without batch and time: a vector (I,), or a token id; or a tuple of
+            that and further arguments of forward, such as states, which will start at zero. By default it is what the
+            model's first layer reads.
+        eval_gate: "soft", "tempered" or "hard"; None for the model's own.
+        compiler: a C compiler, such as "cc", with which the self-test is compiled and run before the files get their
+            names; None to leave that to you.
+        force: replace existing files.
+    """
+    path = Path(path)
+    if path.suffix != ".c" or not is_identifier(path.stem):
+        raise G2Error(
+            f"the name of a C export must be a C identifier that ends in .c, got {path.name!r}; "
+            "use a name such as model.c"
+        )
+    if eval_gate is not None:
+        checked_option("eval_gate", eval_gate)
+    name = path.stem
+    texts = model.token_texts() if hasattr(model, "token_texts") else {}
+    names = [f"{name}.h", f"{name}.c", f"{name}_test.c", *([f"{name}_tokens.c"] if texts else [])]
+    if not force:
+        refuse_existing(path.parent, names)
+    module = plain(_module(model))
+    if eval_gate not in (None, "soft") and not gated(module):
+        raise G2Error(
+            f"torch's own layers have soft gates, not {eval_gate!r} ones; pass one of ours, or eval_gate='soft'"
+        )
+    with evaluating(module, eval_gate), torch.no_grad():
+        step, run = _read(module, example)
+        files, sizes = sources(step, name, f"{type(module).__name__} as C", list(texts))
+        inputs = draw_inputs(step, STEPS)
+        allowed = tolerance(step.function.program, 1.0 if step.is_token else float(np.abs(inputs).max()))
+        files[f"{name}_test.c"] = test_source(step, name, inputs, run(inputs), allowed)
+        if texts:
+            files[f"{name}_tokens.c"] = tokens_source(name, texts)
+    with folder_for(path) as folder:
+        for own, text in files.items():
+            write(folder / own, text.encode())
+        checked = None if compiler is None else _check(folder, name, compiler)
+        for own in files:
+            os.replace(folder / own, path.parent / own)
+    return CExport(tuple(path.parent / own for own in files), sizes, allowed, checked)
+
+
+def _module(model: Any) -> nn.Module:
+    module = getattr(model, "model", model) if not isinstance(model, nn.Module) else model
+    module = getattr(module, "_orig_mod", module)  # what `torch.compile` was given
+    if not isinstance(module, nn.Module):
+        raise G2Error(f"only a torch.nn.Module or a trained model can be exported, got {type(model).__name__}")
+    refuse_scripted(module)
+    return module
+
+
+def _read(model: nn.Module, example: Any) -> tuple[Step, Run]:
+    """One step of a model, and the model itself as a function of many."""
+    if isinstance(model, Streamable):
+        return token_step(model.stream_parts()), lambda inputs: np.asarray(stream(model, 1).sequence(inputs))
+    if isinstance(model, nn.LSTM | nn.GRU):
+        return layer_step(model), lambda inputs: np.asarray(stream(model, 1).sequence(inputs))
+    session = ModelSession(model, threads=1)
+    x, *others = example if isinstance(example, tuple) else (_example(model) if example is None else example,)
+    step = traced_step(model, (session.shaped(x), *others))
+    return step, lambda inputs: np.stack([session.step(one, *others) for one in inputs])
+
+
+def _example(model: nn.Module) -> Any:
+    """What the first of a model's layers reads: a token, or a vector."""
+    for module in model.modules():
+        if hasattr(module, "num_embeddings"):
+            return 0
+        if width := getattr(module, "in_features", 0) or getattr(module, "input_size", 0):
+            return torch.zeros(width)
+    raise AssertionError("a model with recurrent layers has one that says what it reads")
+
+
+def _check(folder: Path, name: str, compiler: str) -> str:
+    """Compiles and runs the self-test; returns what it says."""
+    program = folder / "program"
+    sources = [f"{name}.c", f"{name}_test.c"]
+    try:
+        subprocess.run(
+            [compiler, "-std=c99", "-O2", *sources, "-o", program.name, "-lm"],
+            cwd=folder, check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        done = subprocess.run([program], check=False, capture_output=True, text=True)
+    except OSError as error:
+        raise G2Error(f"the compiler {compiler!r} can't be run: {error.strerror}; nothing was written") from None
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr.splitlines() or ["nothing"])[0]
+        raise G2Error(f"{compiler} can't compile the export, and says: {said}; nothing was written") from None
+    program.unlink()
+    if done.returncode:
+        raise G2Error(f"the self-test fails, and says: {done.stdout.strip()}; nothing was written, please report this")
+    return done.stdout.strip()
