@@ -41,7 +41,7 @@ def matrix(form: str, rows: int, columns: int, rng: np.random.Generator) -> Enco
         return LowRank(matrix(left, rows, rank, rng), matrix(right, rank, columns, rng))
     if form == "entropy":
         codes = np.clip(np.rint(rng.normal(size=(rows, columns)) * rng.choice([0.3, 2.0, 9.0], (rows, 1))), -99, 99)
-        return Entropy(codes.astype(np.int8), np.full(4, most / 99 / np.sqrt(rows + 50), np.float32), zipf=True)
+        return Entropy(codes.astype(np.int8), np.full(4, most / 99 / np.sqrt(rows + 50), np.float32), 50)
     if form == "dense":
         return Dense(rng.uniform(-most, most, (rows, columns)).astype(np.float32))
     ranges = {

@@ -1,5 +1,6 @@
 """Encodings: what each does to a matrix, that it is within its bound, and what is refused."""
 
+import itertools
 import math
 import zlib
 
@@ -453,6 +454,16 @@ def test_normal_weights_take_the_bits_that_were_asked_for(bits, zipf):
     assert got.stored_bytes * 8 / values.numel() == pytest.approx(bits, rel=0.04)
 
 
+@pytest.mark.parametrize("zipf", [False, True])
+@pytest.mark.parametrize("power", [1, 3])
+def test_more_bits_have_less_error(power, zipf):
+    """Also where the largest codes would not fit a byte."""
+    values = torch.randn(900, 64, generator=torch.Generator().manual_seed(0)) ** power
+    errors = [error(to_entropy(values, bits, zipf), values) for bits in np.arange(1, 6.1, 0.5)]
+    assert all(more <= fewer for fewer, more in itertools.pairwise(errors))
+    assert errors[-1] < errors[0] / (20 if power == 1 else 3)
+
+
 def test_other_weights_take_fewer():
     values = torch.randn(300, 200, generator=torch.Generator().manual_seed(0)) ** 3
     assert to_entropy(values, 2.0).stored_bytes * 8 / values.numel() < 1.9
@@ -465,6 +476,14 @@ def test_with_the_same_bits_the_error_is_less(bits, other):
     got = to_entropy(values, bits)
     assert got.stored_bytes <= fixed.stored_bytes
     assert error(got, values) < 0.94 * error(fixed, values)
+
+
+@pytest.mark.parametrize(("bits", "highest"), [(1.5, 3), (1.8, 3), (2.0, 7), (2.8, 7), (4.0, 40)])
+def test_few_weights_do_not_cost_all_others_a_bit_in_sessions(bits, highest):
+    values = torch.randn(600, 256, generator=torch.Generator().manual_seed(0))
+    assert np.abs(to_entropy(values, bits).codes).max() <= highest
+    values[0, 0] = 30.0  # but this one would cost too much
+    assert error_of_rows(to_entropy(values, bits), values, slice(0, 1)) < 0.3
 
 
 def test_rows_share_a_step_or_share_it_by_zipfs_law():

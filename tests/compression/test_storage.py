@@ -247,6 +247,8 @@ for _ in range(900):
         ("gate.o", {"kind": "grouped_levels"}, "of kind grouped_levels must have group, levels"),
         ("gate.o", {"kind": "grouped_levels", "group": 32}, "the tensor 'gate.o.scales' must be"),
         ("words", {"bytes": 19}, "a bytes of 20 to 2147483647, got 19"),
+        ("words", {"common": 0}, "a common of 1 to 2147483647, got 0"),
+        ("words", {"kind": "entropy"}, "of kind entropy must have bytes"),
         ("words", {"bytes": 10**9}, "the tensor 'words.codes' must be"),
         ("words", {"shape": [40, 21]}, "the codes of 'words' are damaged"),
         ("words", {"shape": [20, 40]}, "the codes of 'words' are damaged"),

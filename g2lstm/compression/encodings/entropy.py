@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from g2lstm.compression.encodings.base import (
+    LEAST,
     Arguments,
     Array,
     Coded,
@@ -31,7 +32,7 @@ FEWEST, MOST = 1.0, 6.0  # bits per weight
 HIGHEST_CODE = 127
 _MOST_PER_BYTE = 40  # weights: five to a symbol of at least one bit; so no small file can fill all memory
 _OVERHEAD = 1.02  # what Huffman's code takes more than the entropy
-_COMMON = 50  # words that are about as common as the most common one
+_COMMON = 50  # words that are about as common as the most common one, at least
 _ZLIB = -15  # the largest window, without a checksum: a file has one for everything
 
 
@@ -51,18 +52,19 @@ class Entropy(Coded):
 
     Attributes:
         codes: (rows, columns), int8, -127 to 127.
-        scales: (4,), float32, one for the rows of each width; with zipf, times the root of 50 more than a row's number.
-        zipf: whether rows are words in the order of their frequency.
+        scales: (4,), float32, one for the rows of each width.
+        common: if rows are words in the order of their frequency, how many of the first are about equally common; their
+            scales are also multiplied by the root of a row's number plus this. Else 0, and scales are what they are.
     """
 
-    kinds: ClassVar = {"entropy": ("bytes",), "entropy_zipf": ("bytes",)}
+    kinds: ClassVar = {"entropy": ("bytes",), "entropy_zipf": ("bytes", "common")}
     forms: ClassVar = ("bits:B", "bits:B,zipf")
     is_factor: ClassVar = False
-    derived: ClassVar = ("bytes", "bits_per_weight")
+    derived: ClassVar = ("bytes", "common", "bits_per_weight")
 
     codes: Array
     scales: Array
-    zipf: bool = False
+    common: int = 0
 
     @classmethod
     def encode(cls, values: "Tensor", arguments: Arguments) -> Self:
@@ -74,20 +76,27 @@ class Entropy(Coded):
         import torch
 
         cls.check(arguments)
-        weights, zipf = check_values(values), "zipf" in arguments
-        shares = torch.from_numpy(_shares(len(weights), zipf))
-        deviations = weights.double().square().mean(dim=1).sqrt_()
-        steps = shares * _step((deviations / shares).numpy(), float(arguments["bits"] or 0) / _OVERHEAD)
-        steps = torch.maximum(steps, weights.abs().amax(dim=1).double() / HIGHEST_CODE)
-        up = torch.from_numpy(_rounding((steps / deviations.clamp_min(1e-300)).numpy())).unsqueeze(1)
-        quotients = weights / steps.unsqueeze(1)
-        codes = (quotients.abs() + up).floor_().clamp_(max=HIGHEST_CODE).copysign_(quotients).to(torch.int8).numpy()
-        widths, scales = _widths(codes), np.zeros(len(_WIDTHS), np.float32)
-        for width in np.unique(widths):
-            units = codes[widths == width] * shares.numpy()[widths == width, None]
-            if units.any():
-                scales[width] = (units * weights.numpy()[widths == width]).sum() / np.square(units).sum()
-        return cls(codes, scales, zipf)
+        weights, bits = check_values(values), float(arguments["bits"] or 0) / _OVERHEAD
+        deviations = weights.double().square().mean(dim=1).sqrt_().numpy()
+        largest = weights.abs().amax(dim=1).numpy()
+        common = _COMMON if "zipf" in arguments else 0
+        shares, step = _steps(deviations, bits, common)
+        while common and common < 64 * len(weights) and (largest > HIGHEST_CODE * step * shares).any():
+            common *= 2
+            shares, step = _steps(deviations, bits, common)
+        steps = shares * max(step, float((largest / shares).max()) / HIGHEST_CODE)
+        inverse = np.divide(1, steps, where=steps > LEAST, out=np.zeros_like(steps))
+        quotients = weights * torch.from_numpy(inverse.astype(np.float32)).unsqueeze(1)
+        up = torch.from_numpy(_rounding(np.divide(steps, deviations, where=deviations > 0, out=np.ones_like(steps))))
+        sizes = quotients.abs().add_(up.float().unsqueeze(1)).floor_()
+        sizes.clamp_(max=HIGHEST_CODE if common else _enough(quotients.abs(), sizes))
+        codes = sizes.copysign_(quotients)
+        products, squares = (codes * weights).sum(dim=1).numpy(), codes.square().sum(dim=1).numpy()
+        numbers = codes.to(torch.int8).numpy()
+        widths = _widths(numbers)
+        above, below = (np.bincount(widths, one, len(_WIDTHS)) for one in (shares * products, shares**2 * squares))
+        scales = np.divide(above, below, where=below > 0, out=np.zeros_like(above))
+        return cls(numbers, scales.astype(np.float32), common)
 
     @classmethod
     def check(cls, arguments: Arguments) -> None:
@@ -98,17 +107,17 @@ class Entropy(Coded):
     @property
     def kind(self) -> str:
         """By what its rows are."""
-        return "entropy_zipf" if self.zipf else "entropy"
+        return "entropy_zipf" if self.common else "entropy"
 
     @cached_property
     def group_scales(self) -> Floats:
         """The scale of each row."""
-        scales = self.scales[_widths(self.codes)] * _shares(len(self.codes), self.zipf)
+        scales = self.scales[_widths(self.codes)] * _shares(len(self.codes), self.common)
         return scales.astype(np.float32)[:, None]
 
     def facts(self) -> dict[str, Any]:
-        """The size of the packed codes, which only packing tells."""
-        return {"bytes": len(self.packed["codes"])}
+        """The size of the packed codes, which only packing tells, and the number of common words."""
+        return {"bytes": len(self.packed["codes"])} | ({"common": self.common} if self.common else {})
 
     def pack(self) -> dict[str, Array]:
         """The width of each row, then the codes of the rows of each width, in one stream of zlib."""
@@ -126,6 +135,8 @@ class Entropy(Coded):
     def outlines(cls, entry: Entry) -> dict[str, Outline]:
         """Codes and scales."""
         rows, columns = entry.shape
+        if entry.kind == "entropy_zipf":
+            entry.whole("common", 1, 2**31 - 1)
         size = entry.whole("bytes", -(-rows * columns // _MOST_PER_BYTE), 2**31 - 1)
         return {"codes": Outline("uint8", (size,)), "scales": Outline("float32", (len(_WIDTHS),))}
 
@@ -136,7 +147,7 @@ class Entropy(Coded):
         codes = _unpack_codes(packed["codes"].tobytes(), *entry.shape)
         if codes is None:
             raise G2Error(f"the codes of {brief(entry.name)} are damaged")
-        return cls(codes, packed["scales"], entry.kind == "entropy_zipf")
+        return cls(codes, packed["scales"], entry.facts.get("common", 0))
 
 
 def _unpack_codes(content: bytes, rows: int, columns: int) -> NDArray[np.int8] | None:
@@ -186,9 +197,26 @@ def _powers(width: _Width) -> NDArray[np.int16]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _shares(rows: int, zipf: bool) -> NDArray[np.float64]:
+def _enough(quotients: "Tensor", sizes: "Tensor") -> int:
+    """The highest code that is needed: few weights lie beyond 3 or 7, which a session reads in three or four bits."""
+    most = int(sizes.max())
+    for highest in (3, 7):
+        if highest < most <= 2 * highest + 1:
+            beyond = quotients[sizes > highest] - highest
+            if float(beyond.square().sum()) < 0.01 * float((quotients - sizes).square_().sum()):
+                return highest
+    return HIGHEST_CODE
+
+
+def _shares(rows: int, common: int) -> NDArray[np.float64]:
     """What the steps of the rows are proportional to."""
-    return np.sqrt(np.arange(rows) + _COMMON) if zipf else np.ones(rows)
+    return np.sqrt(np.arange(rows) + float(common)) if common else np.ones(rows)
+
+
+def _steps(deviations: NDArray[np.float64], bits: float, common: int) -> tuple[NDArray[np.float64], float]:
+    """The shares of the rows, and the step of a share of 1."""
+    shares = _shares(len(deviations), common)
+    return shares, _step(deviations / shares, bits)
 
 
 def _step(deviations: NDArray[np.float64], bits: float) -> float:
