@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from g2lstm.compression.model import compress
     from g2lstm.compression.prepare import prepare_
     from g2lstm.compression.saved import HubMixin, load_into, save
+    from g2lstm.compression.search import search
     from g2lstm.compression.straight_through import unprepare_
     from g2lstm.compression.stream import stream
     from g2lstm.export.c.export import export_c
@@ -51,6 +52,7 @@ __all__ = [
     "prepare_",
     "record_gates",
     "save",
+    "search",
     "set_gates_",
     "stream",
     "survey",
@@ -80,6 +82,7 @@ _LATER = {
     "prepare_": "g2lstm.compression.prepare",
     "record_gates": "g2lstm.nn.record",
     "save": "g2lstm.compression.saved",
+    "search": "g2lstm.compression.search",
     "set_gates_": "g2lstm.nn.convert",
     "stream": "g2lstm.compression.stream",
     "survey": "g2lstm.nn.survey",

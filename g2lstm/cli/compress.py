@@ -1,6 +1,7 @@
 """`g2lstm compress`: makes a run smaller, and says what that gains and costs."""
 
 import math
+import re
 import shlex
 import warnings
 from collections.abc import Mapping
@@ -13,11 +14,13 @@ from rich.table import Table
 from g2lstm.cli.progress import bar
 from g2lstm.cli.shared import UNKNOWN, DataDir, Json, Run, console, print_json, say, table, tell
 from g2lstm.cli.train import train_with_bar
-from g2lstm.compression.spec import PRESETS
+from g2lstm.compression.spec import PRESETS, Spec
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
+    from g2lstm.compression.curve import Found
     from g2lstm.tasks.recipes import Recipe
+    from g2lstm.tasks.trained import Trained
     from g2lstm.training.progress import TrainingProgress
 
 HELP = "\n\n".join(
@@ -43,7 +46,13 @@ HELP = "\n\n".join(
         "Few bits cost little after a short finetune: --finetune EPOCHS trains with the weights as they will be "
         "stored, at a quarter of the recipe's learning rate, and keeps the best validation. Ctrl-C saves the state and "
         "exits with code 130; --resume continues from there.",
+        "Without a SPEC, a search finds the encoding of each matrix: --max-loss 0.5% finds the smallest file whose "
+        "perplexity on the validation text rises by no more than that, --budget 2MB the best model in a file of that "
+        "size. (For a translation model, it is the perplexity of the references.) It prints the curve that it found, "
+        "and the spec. A search that was stopped continues with the same command: RUN/search.json keeps what was "
+        "measured, for other bounds too.",
         "Examples: `g2lstm compress runs/ptb-small small`, `g2lstm compress runs/ptb-small int2 --finetune 2`, "
+        "`g2lstm compress runs/ptb-small --max-loss 0.5%`, "
         '`g2lstm compress runs/ptb-small "gates=round:0.2,clip:0.4; cell=int8"`',
     ]
 )
@@ -51,11 +60,15 @@ HELP = "\n\n".join(
 
 def compress(
     run: Run,
-    spec: Annotated[str, typer.Argument(help="What to do to which weights, or a preset; see above.")],
-    out: Annotated[Path | None, typer.Option(help="The new run directory; RUN+SPEC by default.")] = None,
-    split: Annotated[str, typer.Option(help="The split to score: test, valid or train.")] = "test",
-    cache: Annotated[bool, typer.Option("--cache", help="Score with the recipe's cache pointer.")] = False,
-    no_score: Annotated[bool, typer.Option("--no-score", help="Only compress; this needs no data.")] = False,
+    spec: Annotated[
+        str | None, typer.Argument(help="What to do to which weights, or a preset; see above.", show_default=False)
+    ] = None,
+    max_loss: Annotated[
+        str | None, typer.Option(metavar="SHARE", help="Search: how much the perplexity may rise, such as 0.5%.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="BYTES", help="Search: the most bytes of the file, such as 2MB.")
+    ] = None,
     finetune: Annotated[
         int | None, typer.Option(min=1, metavar="EPOCHS", help="Train through the compression.")
     ] = None,
@@ -64,45 +77,69 @@ def compress(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the finetune's recipe; repeatable."),
     ] = None,
+    out: Annotated[Path | None, typer.Option(help="The new run directory; RUN+SPEC by default.")] = None,
+    split: Annotated[str, typer.Option(help="The split to score: test, valid or train.")] = "test",
+    cache: Annotated[bool, typer.Option("--cache", help="Score with the recipe's cache pointer.")] = False,
+    no_score: Annotated[bool, typer.Option("--no-score", help="Only compress; this needs no data.")] = False,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """See `HELP`."""
-    from g2lstm.compression.spec import Spec
-
     if no_score and cache:
         raise G2Error("--no-score and --cache contradict each other; leave one out")
     if finetune is None and (resume or overrides):
         raise G2Error(f"{'--resume' if resume else '--set'} needs --finetune EPOCHS: without it nothing is trained")
-    parsed = Spec.parse(spec)
+    named, bounds = _what(spec, max_loss, budget)
 
-    from g2lstm.runs.compressed import check_compressible, compress_run, default_folder, write_report
+    from g2lstm.runs.compressed import (
+        beside,
+        check_compressible,
+        check_free,
+        compress_run,
+        default_folder,
+        write_report,
+    )
     from g2lstm.runs.directory import RunDirectory
     from g2lstm.runs.trained import load
     from g2lstm.tasks.trained import Scoring
-    from g2lstm.training.finetune import finetune_recipe
 
     check_compressible(RunDirectory.open(run))
     trained = load(run)
     scoring = Scoring(split, cache=cache, data_dir=data_dir)
     trained.check_scoring(scoring)
-    folder = out or default_folder(run, spec)
+    folder = out or (beside(run, named) if spec is None else default_folder(run, spec))
     how = None if no_score else scoring
-    with bar() as show, warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if finetune is None:
-            report = compress_run(trained, parsed, folder, show, how)
-        else:
-            command = ["compress", str(run), spec, "--finetune", str(finetune), "--out", str(folder)]
+            check_free(folder)
+        elif how is not None:
+            trained.files(split, data_dir)  # a split that is missing is noticed now, not after the training
+        found = _searched(trained, bounds, data_dir, is_shown=not as_json) if spec is None else None
+        chosen = Spec.parse(named) if found is None else found.spec
+        more: dict[str, Any] = {} if found is None else {"search": {**bounds, **_curve(found)}}
+        seconds = 0.0
+        if finetune is not None:
+            from g2lstm.training.finetune import finetune_recipe
+
+            recipe = finetune_recipe(trained.run, chosen, finetune, overrides or ())
+            command = ["compress", str(run), str(chosen), "--finetune", str(finetune), "--out", str(folder)]
             command += [word for one in overrides or () for word in ("--set", one)]
             command += ["--cache"] * cache + ["--no-score"] * no_score + ["--split", split] * (split != "test")
-            if how is not None:
-                trained.files(split, data_dir)  # a split that is missing is noticed now, not after the training
-            recipe = finetune_recipe(trained.run, parsed, finetune, overrides or ())
             progress = train_with_bar(recipe, folder, resume, data_dir, command)
             if progress is None:  # not the first process
                 return
-            report = write_report(trained, folder, show, how, progress.seconds, _done(recipe, progress))
+            more["finetune"], seconds = _done(recipe, progress), progress.seconds
+        with bar() as show:
+            if finetune is None:
+                report = compress_run(trained, chosen, folder, show, how, more)
+            else:
+                report = write_report(trained, folder, show, how, seconds, more)
+    if found is not None:
+        from g2lstm.look.pictures.curve import draw_curve
+        from g2lstm.look.pictures.style import save
+
+        save(draw_curve(found), folder / "curve")
     for warning in caught:
         tell(str(warning.message))
     if as_json:
@@ -110,6 +147,52 @@ def compress(
         return
     console().print(_table(report, f"{run} → {folder}"))
     say(f"next: g2lstm eval {shlex.quote(str(folder))}")
+
+
+def _what(spec: str | None, max_loss: str | None, budget: str | None) -> tuple[str, dict[str, Any]]:
+    """What the new run is called after, and the bound of a search for its spec."""
+    given = [spec is not None, max_loss is not None, budget is not None]
+    if sum(given) != 1:
+        raise G2Error("give one of SPEC, --max-loss SHARE and --budget BYTES" + (", not several" if any(given) else ""))
+    if max_loss is not None:
+        return f"max-loss-{max_loss.replace('%', 'pct')}", {"max_loss": _share(max_loss)}
+    if budget is not None:
+        return f"budget-{budget}", {"budget": _bytes(budget)}
+    assert spec is not None
+    Spec.parse(spec)
+    return spec, {}
+
+
+def _share(text: str) -> float:
+    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(%?)\s*", text)
+    if found is None or not float(found[1]):
+        raise G2Error(f"--max-loss must be a share above 0 such as 0.5% or 0.005, got {text!r}")
+    return float(found[1]) / (100 if found[2] else 1)
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([kMG]?)(i?)B?\s*", text)
+    if found is None or not float(found[1]) or (found[3] and not found[2]):
+        raise G2Error(f"--budget must be a number of bytes such as 2MB, 500kB, 1.5MiB or 2000000, got {text!r}")
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** " kMG".index(found[2] or " "))
+
+
+def _searched(trained: "Trained", bounds: Mapping[str, Any], data_dir: Path | None, is_shown: bool) -> "Found":
+    """Searches with a progress bar, and prints the curve."""
+    from g2lstm.runs.searched import search_run
+
+    with bar() as show:
+        found = search_run(trained, show, **bounds, data_dir=data_dir)
+    if is_shown:
+        headings = ("bytes", "ratio", "loss expected", "measured", "")
+        console().print(table(headings, found.rows(), title="Perplexity on the validation text", left=0))
+        say(str(found.spec))
+    return found
+
+
+def _curve(found: "Found") -> dict[str, Any]:
+    """The curve for compression.json."""
+    return {"curve": [{**one._asdict(), "spec": str(one.spec)} for one in found.curve]}
 
 
 def _done(recipe: "Recipe", progress: "TrainingProgress") -> dict[str, Any]:

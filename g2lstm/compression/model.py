@@ -4,7 +4,7 @@ import copy
 import re
 import warnings
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -31,7 +31,15 @@ from g2lstm.nn.names import called
 _ERRORS = {True: 0.2, False: 0.5}  # beyond which `compress` warns, in recurrent layers of torch's own and elsewhere
 
 
-def compress(model: Model, spec: "Given | None" = None) -> Model:
+def compress(
+    model: Model,
+    spec: "Given | None" = None,
+    *,
+    data: Any = None,
+    metric: Callable[[nn.Module, Any], Any] | None = None,
+    max_loss: float | None = None,
+    budget: int | None = None,
+) -> Model:
     """Returns a copy of a model with compressed weights, in evaluation mode; the model itself stays as it is.
 
     Every LSTM, GRU and cell, torch's or ours, gets encoded weights, with W_x and W_h of each gate compressed
@@ -47,13 +55,26 @@ def compress(model: Model, spec: "Given | None" = None) -> Model:
         spec: such as "gates=round:0.2,clip:0.4; cell=int8", "int8" for all weights, or the name of a preset; or a spec
             for each pattern of names of modules or parameters. `compression.spec` describes both. Groups that the model
             does not have are ignored. A model from `prepare_` is compressed as it was prepared, so it needs no spec.
+        data: instead of a spec, batches to search for one; `search` describes this and the others, and returns it.
+        metric: of a model and a batch; lower is better.
+        max_loss: how much the metric may rise, as a share; without a metric, how far the outputs may deviate.
+        budget: the most bytes that a file of `save` may have.
 
     Examples:
         >>> small = g2lstm.compress(model, "gates=round:0.2,clip:0.4; cell=int8; embedding=int8")
         >>> small = g2lstm.compress(model, {"lstm": "small", "head": "int8", "lstm.weight_ih_l0": "keep"})
+        >>> small = g2lstm.compress(model, data=batches, metric=loss_of_batch, max_loss=0.005)
     """
     if not isinstance(model, nn.Module):
         raise G2Error(f"compress takes a torch.nn.Module, got {type(model).__name__}; for a run, pass load(run).model")
+    if any(one is not None for one in (data, metric, max_loss, budget)):
+        if spec is not None:
+            raise G2Error(f"give either a spec, got {spec!r}, or data to search for one; not both")
+        if data is None:
+            raise G2Error("a search needs data: batches as the model's forward takes them")
+        from g2lstm.compression.search import search  # which compresses, too
+
+        spec = search(model, data, metric, max_loss=max_loss, budget=budget).spec
     if prepared := preparations(model):
         return _as_prepared(model, prepared[0], prepared[0].spec if spec is None else Spec.of(spec))
     found, chosen = plan(model, Spec.of(spec))  # type: ignore[arg-type]  # which refuses None

@@ -28,6 +28,13 @@ def save(model: nn.Module, path: str | Path) -> None:
         model: from `compress`.
         path: the file; one that exists is replaced only when the new one is complete.
     """
+    content = content_of(model)
+    with write_atomically(Path(path)) as file:
+        file.write(content)
+
+
+def content_of(model: nn.Module) -> bytes:
+    """What `save` writes."""
     if not (matrices := encoded_matrices(model)):
         raise G2Error(
             f"{type(model).__name__} is not compressed; pass the result of g2lstm.compress, or save a plain model with "
@@ -36,9 +43,7 @@ def save(model: nn.Module, path: str | Path) -> None:
     others = _plain_tensors(model)
     if broken := [name for name, tensor in others.items() if not tensor.isfinite().all()]:
         raise G2Error(f"{broken[0]} holds NaN or infinity, so the model can't be saved; replace those values first")
-    content = storage.save(matrices, others, Spec(), {storage.STRUCTURE: json.dumps(structure_of(model))})
-    with write_atomically(Path(path)) as file:
-        file.write(content)
+    return storage.save(matrices, others, Spec(), {storage.STRUCTURE: json.dumps(structure_of(model))})
 
 
 def load_into(model: Model, path: str | Path) -> Model:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
@@ -28,14 +29,21 @@ Show: TypeAlias = Callable[[str, int, int], None]  # what is being done, how muc
 _ROUNDS, _SECONDS = 3, 2.0  # of a speed test: rounds at least, and seconds to fill with more of them
 
 
-def compress_run(trained: Trained, spec: Spec, out: Path, show: Show, scoring: Scoring | None) -> dict[str, Any]:
+def compress_run(
+    trained: Trained,
+    spec: Spec,
+    out: Path,
+    show: Show,
+    scoring: Scoring | None,
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
     """Compresses a run into a new run directory, which appears only when it is complete; see `write_report`."""
     with new_folder(out) as folder:
         start = time.perf_counter()
         model = compress(trained.model, spec)
         seconds = time.perf_counter() - start
         write_run(folder, trained.run, model, spec)
-        return write_report(trained, folder, show, scoring, seconds)
+        return write_report(trained, folder, show, scoring, seconds, more)
 
 
 def write_report(
@@ -44,7 +52,7 @@ def write_report(
     show: Show,
     scoring: Scoring | None,
     seconds: float,
-    finetune: Mapping[str, Any] | None = None,
+    more: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Compares a run with the compressed one in `folder`, and writes the result into its compression.json.
 
@@ -56,7 +64,7 @@ def write_report(
         show: draws a bar.
         scoring: how to score both.
         seconds: that compression took.
-        finetune: facts about a training through the compression.
+        more: facts about a search for the spec, or about a finetune.
     """
     after = load(folder)
     before_bytes, after_bytes = (one.run.model_file.stat().st_size for one in (trained, after))
@@ -74,7 +82,9 @@ def write_report(
         "parameters": parameters,
         "bits_per_weight": 8 * after_bytes / parameters,
         "seconds": seconds,
-        "finetune": None if finetune is None else dict(finetune),
+        "search": None,
+        "finetune": None,
+        **more,
         "score": None if scoring is None else _scores(trained, after, scoring, show),
         "speed": _speed(trained, after, scoring),
     }
@@ -141,15 +151,25 @@ def default_folder(run: Path, spec: str) -> Path:
     named = spec.strip()
     if named not in PRESETS:
         named = re.sub(r"[=, *?\[\]!]+", "-", str(Spec.parse(spec)).replace("; ", "_").replace(":", ""))
+    return beside(run, named)
+
+
+def beside(run: Path, name: str) -> Path:
+    """The folder RUN+NAME."""
     run = run if run.name not in ("", "..") else run.resolve()
-    return run.with_name(f"{run.name}+{named}")
+    return run.with_name(f"{run.name}+{name}")
+
+
+def check_free(path: Path) -> None:
+    """Raises if there is something of this name."""
+    if path.exists() or path.is_symlink():
+        raise G2Error(f"{path} already exists; delete it, or choose another folder with --out")
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """A folder that takes the name `path`, which must be free, only when it is complete; an error leaves nothing."""
-    if path.exists() or path.is_symlink():
-        raise G2Error(f"{path} already exists; delete it, or choose another folder with --out")
+    check_free(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent)

@@ -163,6 +163,20 @@ class Learner(ABC):
             scores, criterion = self._judge(nats / tokens)
         return Validation(nats / tokens, {**scores, **saturation(gates)}, criterion, histograms(gates))
 
+    @torch.no_grad()
+    def validation_loss(self, most: int | None = None) -> float:
+        """Nats per token on the validation text, or on the batches with its first `most` tokens."""
+        nats, tokens = 0.0, 0
+        with evaluating(self.model):
+            for batch in self._validation_batches():
+                targets = batch.targets.to(self.device)
+                losses = self.model.token_losses(batch.features[targets >= 0], targets[targets >= 0])
+                nats += losses.sum(dtype=torch.float64).item()
+                tokens += len(losses)
+                if most is not None and tokens >= most:
+                    break
+        return nats / tokens
+
     @abstractmethod
     def _validation_batches(self) -> Iterator[ValidationBatch]:
         """Reads the validation text."""

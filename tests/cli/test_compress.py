@@ -209,6 +209,37 @@ def test_finetune_stop_and_continue(call, run):
     assert json.loads(text)["finetune"] == finetune
 
 
+def test_a_search(call, run, translation):
+    code, shown, told = call("compress", run, "--max-loss", "1%")
+    assert code == 0, told
+    out = run.with_name("run+max-loss-1pct")
+    report = json.loads((out / "compression.json").read_text())
+    assert report["spec"] in shown.replace("\n", " ")
+    curve = report["search"]["curve"]
+    [chosen] = [point for point in curve if point["spec"] == report["spec"]]
+    assert chosen["measured"] <= report["search"]["max_loss"] == 0.01
+    assert chosen["size"] == (out / "model.safetensors").stat().st_size == report["file"]["after"]
+    assert "chosen" in shown
+    assert (out / "curve.png").stat().st_size > 1000
+    code, text, _ = call("compress", run, report["spec"], "--out", run.with_name("again"), "--json")
+    again = json.loads(text)
+    assert again["file"] == report["file"]
+    assert again["score"]["after"] == report["score"]["after"]  # the printed spec makes the same model
+    known = (run / "search.json").read_bytes()
+    code, text, _ = call("compress", run, "--max-loss", "0.01", "--json", "--no-score", "--out", run.with_name("b"))
+    assert (code, json.loads(text)["spec"]) == (0, report["spec"])
+    assert (run / "search.json").read_bytes() == known  # nothing was measured again
+    budget = f"{report['file']['after'] / 1000}kB"
+    code, text, told = call("compress", translation, "--max-loss", "9%", "--no-score", "--json")
+    assert code == 0, told
+    assert min(point["measured"] or 1 for point in json.loads(text)["search"]["curve"]) <= 0.09
+    code, text, told = call("compress", run, "--budget", budget, "--finetune", "1", "--json", "--no-score")
+    assert code == 0, told
+    report = json.loads(text)
+    assert report["finetune"]["epochs"] == 1
+    assert report["search"]["budget"] == float(budget[:-2]) * 1000
+
+
 def test_bad_calls(call, run, translation, tmp_path):
     def refused(message, *arguments):
         _refused(call, run, message, "compress", *arguments)
@@ -218,6 +249,25 @@ def test_bad_calls(call, run, translation, tmp_path):
     refused("is not a run directory: it does not exist", tmp_path / "nothing", "small")
     refused("there is no split 'text'", run, "small", "--split", "text")
     refused("already exists; delete it", run, "small", "--out", run)
+    refused("give one of SPEC, --max-loss SHARE and --budget BYTES, not several", run, "small", "--max-loss", "1%")
+    refused("give one of SPEC, --max-loss SHARE and --budget BYTES, not", run, "--budget", "2MB", "--max-loss", "1%")
+    refused("give one of SPEC, --max-loss SHARE and --budget BYTES", run)
+    for share in ("1%%", "0", "0%", "-1%", "nan", ""):
+        refused(f"--max-loss must be a share above 0 such as 0.5% or 0.005, got {share!r}", run, f"--max-loss={share}")
+    for size in ("2TB", "0", "-5", "many", "2iB"):
+        refused(
+            f"--budget must be a number of bytes such as 2MB, 500kB, 1.5MiB or 2000000, got {size!r}",
+            run,
+            f"--budget={size}",
+        )
+    refused(
+        "no choice fits into 1,536 bytes: the least that these encodings reach is",
+        run,
+        "--budget",
+        "1.5KiB".replace("K", "k"),
+    )
+    refused("bytes already fit into 2,000,000,000; lower the budget", run, "--budget", "2GB")
+    refused("already exists; delete it", run, "--max-loss", "1%", "--out", run)
     refused("--resume needs --finetune EPOCHS", run, "small", "--resume")
     refused("--set needs --finetune EPOCHS", run, "small", "--set", "train.seed=3")
     refused("there is no split 'text'", run, "small", "--split", "text", "--finetune", "1")

@@ -1,6 +1,7 @@
 """Training through a compression, into a compressed run; the recipe that finetunes a run."""
 
 import json
+from itertools import chain, repeat
 
 import pytest
 import torch
@@ -46,7 +47,13 @@ def test_the_best_weights_are_compressed(data, tmp_path, make):
     # What is validated is what the file holds.
     trainer.learner.model = trained.model
     with evaluating(trained.model):
-        assert trainer.learner.validate().criterion == trainer.progress.best
+        validation = trainer.learner.validate()
+    assert validation.criterion == trainer.progress.best
+    learner = trainer.learner
+    assert learner.validation_loss() == validation.loss
+    batches = learner._validation_batches
+    learner._validation_batches = lambda: chain(batches(), repeat(None))  # more would fail
+    assert learner.validation_loss(most=1) == validation.loss
     assert trained.facts["steps"].isdecimal()
 
 

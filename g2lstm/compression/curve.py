@@ -1,0 +1,143 @@
+"""The curve that a search goes along: from all weights as they are to the fewest bytes, always the cheapest step next.
+
+What single encodings cost is taken to add up. Then the choices that no other beats, with fewer bytes at no more loss,
+are those on the convex hulls of all units, taken in the order of their loss per byte.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from g2lstm.compression.spec import GROUPS, Operations, Spec
+from g2lstm.compression.targets import Target
+
+
+class Unit(NamedTuple):
+    """Matrices that get the same encoding: those of one group in one parameter."""
+
+    name: str
+    group: str
+    matrices: tuple[str, ...]
+
+
+class Option(NamedTuple):
+    """One way to store a unit: its bytes, and the loss if all else stays as it is."""
+
+    encoding: str  # operations as a spec has them; "keep" to leave the unit as it is
+    size: int
+    loss: float
+
+
+Choice = Mapping[Unit, str]  # the encoding of each unit
+
+
+class Point(NamedTuple):
+    """A choice on the curve."""
+
+    spec: Spec
+    size: int  # bytes of the file, at the chosen point exactly
+    expected: float  # loss, if the losses of single encodings added up
+    measured: float | None  # None where the search did not look
+
+
+class Found:
+    """What a search found; prints as the curve, with the chosen point marked.
+
+    Attributes:
+        spec: the choice; `compress(model, spec)` makes the same model again.
+        point: its point on the curve.
+        curve: all points, from the first step to the fewest bytes.
+        before: bytes of all weights as they were.
+    """
+
+    def __init__(self, point: Point, curve: Sequence[Point], before: int) -> None:
+        self.spec, self.point, self.curve, self.before = point.spec, point, list(curve), before
+
+    def rows(self, most: int = 12) -> list[list[str]]:
+        """The curve for people: bytes, ratio, loss expected and measured; measured points, and others up to `most`."""
+        known = [index for index, point in enumerate(self.curve) if point.measured is not None]
+        others = [index for index in range(len(self.curve)) if index not in known]
+        kept = sorted({*known, *others[:: max(1, -(-len(others) // max(most - len(known), 1)))]})
+        return [
+            [
+                f"{one.size:,}",
+                f"{self.before / one.size:.2f}",
+                f"{one.expected:+.3%}",
+                "-" if one.measured is None else f"{one.measured:+.3%}",
+                "chosen" if one is self.point else "",
+            ]
+            for one in (self.curve[index] for index in kept)
+        ]
+
+    def __repr__(self) -> str:
+        cells = [["bytes", "ratio", "loss expected", "measured", ""], *self.rows()]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = [
+            "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in cells
+        ]
+        return "\n".join([*lines, str(self.spec)])
+
+
+def units_of(matrices: Mapping[str, Target]) -> list[Unit]:
+    """The units of a model."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for name, target in matrices.items():
+        parameter = name.removesuffix(f".{target.gate}") if target.gate else name
+        names.setdefault((parameter, target.group), []).append(name)
+    several = {parameter for parameter, group in names if group == "cell"}
+    return [
+        Unit(f"{parameter} ({group})" if parameter in several else parameter, group, tuple(own))
+        for (parameter, group), own in names.items()
+    ]
+
+
+def path(options: Mapping[Unit, Sequence[Option]]) -> list[Choice]:
+    """The choices on the curve, first the one that keeps everything."""
+    steps: list[tuple[float, int, Unit, Option]] = []
+    for unit, own in options.items():
+        hull = _hull(own)
+        for number, (before, after) in enumerate(pairwise(hull)):
+            steps.append((_slope(before, after), number, unit, after))
+    found: list[Choice] = [dict.fromkeys(options, "keep")]
+    for _, _, unit, option in sorted(steps, key=lambda step: step[:2]):
+        found.append({**found[-1], unit: option.encoding})
+    return found
+
+
+def _hull(options: Sequence[Option]) -> list[Option]:
+    """Those below which no mixture of two others lies, from the largest to the smallest."""
+    hull: list[Option] = []
+    for option in sorted(options, key=lambda one: (-one.size, one.loss)):
+        if hull and option.size == hull[-1].size:
+            continue
+        while hull and option.loss <= hull[-1].loss and len(hull) > 1:
+            hull.pop()
+        while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], option):
+            hull.pop()
+        hull.append(option)
+    return hull
+
+
+def _slope(before: Option, after: Option) -> float:
+    return (after.loss - before.loss) / (before.size - after.size)
+
+
+def spec_of(choice: Choice, matrices: Mapping[str, Target]) -> Spec:
+    """The spec that makes this choice: what most weights of a group get, and patterns for parameters that differ."""
+    operations = {unit: Spec.parse(encoding).gates or Operations(()) for unit, encoding in choice.items()}
+    common: dict[str, Operations] = {}
+    for group in GROUPS:
+        weights: dict[Operations, int] = {}
+        for unit, own in operations.items():
+            if unit.group == group and not matrices[unit.matrices[0]].is_convolution:
+                size = sum(matrices[name].values.numel() for name in unit.matrices)
+                weights[own] = weights.get(own, 0) + size
+        if weights and (most := max(weights, key=lambda one: weights[one])):
+            common[group] = most
+    patterns: dict[str, dict[str, Operations]] = {}
+    for unit, own in operations.items():
+        target = matrices[unit.matrices[0]]
+        if own != (Operations(()) if target.is_convolution else common.get(unit.group, Operations(()))):
+            for use in target.uses:
+                patterns.setdefault(use.parameter, {})[unit.group] = own
+    return Spec(**common, patterns=tuple((name, Spec(**groups)) for name, groups in patterns.items()))  # type: ignore[arg-type]
