@@ -82,6 +82,21 @@ def pack_layer(layer: Layer, panel: int) -> Block:
     return Block(layer.inputs, layer.hidden, layer.gates, factors, products, data, layer.residual, layer.is_gru)
 
 
+def pack_softmax(softmax: Layer, panel: int) -> list[Block]:
+    """Packs a softmax as one block, or as several if some rows need fewer bits than others."""
+    (term,) = softmax.terms
+    parts = term.matrix.parts(panel)
+    if len(parts) == 1:
+        return [pack_layer(softmax, panel)]
+    blocks = []
+    for rows in parts:
+        form, group, data = term.matrix.panels(panel, term.factor, rows)
+        data = np.hstack([data, vector_panels(softmax.bias[rows], panel)]).reshape(-1)
+        height, product = rows.stop - rows.start, Product(form, _SOURCES["x"], 0, group)
+        blocks.append(Block(softmax.inputs, height, 1, [], [product], data, False, False))
+    return blocks
+
+
 class _Block(ctypes.Structure):
     _fields_ = [
         *[(name, _LONG) for name in ("inputs", "outputs", "gates", "residual", "is_gru", "factors", "products")],
@@ -136,7 +151,8 @@ class KernelSession(Session):
             raise G2Error(f"threads must be an integer of at least 1, got {wanted!r}")
         library: Any = found.library
         panel = library.g2lstm_stack_panel()
-        packed = [pack_layer(layer, panel) for layer in (*layers, *([] if softmax is None else [softmax]))]
+        packed = [pack_layer(layer, panel) for layer in layers]
+        packed += [] if softmax is None else pack_softmax(softmax, panel)
         tables = [np.array([*block.factors, *block.products], np.int64) for block in packed]
         specs = (_Block * len(packed))(*map(_describe, packed, tables))
         self._handle = _POINTER()

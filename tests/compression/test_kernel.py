@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from g2lstm.compression import kernel
-from g2lstm.compression.encodings import Grid, Integers, Levels, LowRank, panels
+from g2lstm.compression.encodings import Entropy, Grid, Integers, Levels, LowRank, panels
 from g2lstm.compression.kernel import KernelSession, Product, open_session, pack_layer
 from g2lstm.compression.session import Layer, PlainSession, Term
 from g2lstm.errors import G2Error
@@ -116,6 +116,46 @@ def test_a_softmax_in_each_form(form):
     layers = [layer(5, 70, "int8", rng)]
     for rows in (1, 33, 1003):
         check(layers, softmax=softmax(rows, 70, form, rng))
+
+
+def words(heights, columns, rng):
+    """Embeddings whose rows need fewer and fewer bits."""
+    codes = [
+        np.vstack([np.full((1, columns), most), rng.integers(-most, most, (height - 1, columns), endpoint=True)])
+        for most, height in heights
+    ]
+    return Entropy(np.concatenate(codes).astype(np.int8), np.full(4, 0.02 / columns, np.float32), 50)
+
+
+def test_a_softmax_in_parts_of_different_bits(build):
+    """Whose result is that of one block with the same codes, to the bit."""
+    rng = np.random.default_rng(20)
+    panel = kernel.find().library.g2lstm_stack_panel()
+    layers = [layer(5, 70, "int8", rng)]
+    matrix = words([(90, 300), (7, 700), (3, 512), (1, 333)], 70, rng)
+    top = Layer.softmax(matrix, rng.normal(size=len(matrix.codes)).astype(np.float32))
+    parts = kernel.pack_softmax(top, panel)
+    assert [part.products[0].form for part in parts] == [panels.INT8, panels.INT4, panels.INT3, panels.INT2]
+    assert sum(part.outputs for part in parts) == len(matrix.codes)
+    for threads in (1, 3):
+        check(layers, steps=2, softmax=top, threads=threads)
+    apart = KernelSession(layers, softmax=top).sequence(np.ones((2, 5)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Entropy, "parts", lambda self, _: [slice(0, len(self.codes))])
+        assert np.array_equal(KernelSession(layers, softmax=top).sequence(np.ones((2, 5))), apart)
+
+
+def test_parts_that_do_not_fit_are_refused(monkeypatch):
+    rng = np.random.default_rng(21)
+    layers = [layer(5, 9, "int8", rng)]
+    matrix = words([(90, 200), (3, 201)], 9, rng)
+    top = Layer.softmax(matrix, np.zeros(401, np.float32))
+    first, last = kernel.pack_softmax(top, kernel.find().library.g2lstm_stack_panel())
+    for parts in ([last, first], [first._replace(outputs=first.outputs - 1), last], [first._replace(inputs=8), last],
+                  [first, pack_layer(layer(9, 9, "int8", rng), 32)]):  # fmt: skip
+        monkeypatch.setattr(kernel, "pack_softmax", lambda *_, parts=parts: parts)
+        with pytest.raises(G2Error, match="can't take .* bytes of weights: their description does not fit"):
+            KernelSession(layers, softmax=top)
 
 
 def test_a_softmax_sums_to_one_whatever_its_logits():

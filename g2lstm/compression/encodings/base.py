@@ -3,6 +3,7 @@
 Encodings hold NumPy arrays. Only `encode` needs torch, so compressed weights can be read and run without it.
 """
 
+import itertools
 import math
 import reprlib
 from abc import ABC, abstractmethod
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias, Ty
 import numpy as np
 from numpy.typing import NDArray
 
-from g2lstm.compression.encodings.panels import LONGEST_GROUP, Panels, code_panels, dense_panels
+from g2lstm.compression.encodings.panels import LONGEST_GROUP, Panels, code_panels, dense_panels, narrowest
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ Numbers: TypeAlias = NDArray[np.int64] | slice  # of rows
 Arguments: TypeAlias = Mapping[str, float | None]  # the operations of a spec with their numbers: round 0.2, clip 0.4
 
 LEAST, GREATEST = 1e-30, 1e30  # of steps and scales, and of weights: float32 has room on both sides
+_PART = 4  # the least length of a part, in multiples
 LEAST_GROUP = 32  # columns per scale that every kernel can read
 _LONGEST = 2**31 - 1
 _SHORT = reprlib.Repr()
@@ -122,14 +124,19 @@ class Encoding(ABC):
         """The matrices that a vector is multiplied by, one after the other: itself, or thin ones instead."""
         return [self]
 
-    def panels(self, panel: int, factor: float = 1.0) -> Panels:
+    def panels(self, panel: int, factor: float = 1.0, rows: slice = slice(None)) -> Panels:
         """The matrix times `factor` as the compiled kernel reads it.
 
         Args:
             panel: rows per panel.
             factor: for example 1 / tau.
+            rows: only these.
         """
-        return dense_panels(self.decode() * np.float32(factor), panel)
+        return dense_panels(self.decode()[rows] * np.float32(factor), panel)
+
+    def parts(self, multiple: int) -> list[slice]:
+        """The rows that the kernel may as well read in different forms; each part but the last has whole multiples."""
+        return [slice(0, self.shape[0])]
 
     def facts(self) -> dict[str, Any]:
         """What the header says besides kind, shape and bits per weight."""
@@ -206,14 +213,24 @@ class Coded(Encoding):
         scales: Floats = self.group_scales[:, 0] * np.float32(factor)
         return scales
 
-    def panels(self, panel: int, factor: float = 1.0) -> Panels:
+    def panels(self, panel: int, factor: float = 1.0, rows: slice = slice(None)) -> Panels:
         """Packed in as few bits as the codes need; float32 where they need more than the kernel has."""
+        codes = self.codes[rows]
         if self.group is None:
-            packed = code_panels(self.codes, self.row_scales(factor), panel)
+            packed = code_panels(codes, self.row_scales(factor)[rows], panel)
         else:
-            factors = np.full(len(self.codes), factor, np.float32)
-            packed = code_panels(self.codes, factors, panel, self.group, self.group_scales)
-        return packed or super().panels(panel, factor)
+            factors = np.full(len(codes), factor, np.float32)
+            packed = code_panels(codes, factors, panel, self.group, self.group_scales[rows])
+        return packed or super().panels(panel, factor, rows)
+
+    def parts(self, multiple: int) -> list[slice]:
+        """By the bits that are enough for the rest of the rows: the embeddings of rare words often need fewer."""
+        starts = range(0, len(self.codes), _PART * multiple)
+        forms = [narrowest(self.codes[start : start + _PART * multiple], self.group or 0) for start in starts]
+        bits = np.array([32 if form is None else form.bits for form in forms])
+        enough = np.maximum.accumulate(bits[::-1])[::-1]
+        firsts = [0, *(starts[k] for k in range(1, len(starts)) if enough[k] < enough[k - 1])]
+        return [slice(*ends) for ends in itertools.pairwise([*firsts, len(self.codes)])]
 
 
 class Entry:

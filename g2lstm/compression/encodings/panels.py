@@ -65,23 +65,24 @@ def code_panels(
         group: columns that share one of `parts`, a multiple of CHUNK; 0 if there are none.
         parts: what each group of columns is multiplied by, (n, groups), numbers that float16 can hold.
     """
-    lowest, highest, is_odd = codes.min(), codes.max(), bool((codes & 1).all())
-    possible = [
-        form
-        for form in _FORMS
-        if form.is_grouped == (parts is not None)
-        and form.is_odd <= is_odd
-        and form.holds(lowest, highest)
-        and group % CHUNKS[form.bits] == 0
-    ]
-    if not possible:
+    if (form := narrowest(codes, group)) is None:
         return None
-    form, number = possible[0], _FORMS[possible[0]]
+    number = _FORMS[form]
     packed, end = _pack_codes(codes, panel, form), vector_panels(scales, panel)
     if parts is None:
         return Panels(number, 0, np.hstack([_flat(packed), end]))
     halves = _bytes(_cut(parts.astype(np.float16), panel, 1).swapaxes(1, 2))
     return Panels(number, group, np.hstack([_interleave(packed, halves, group // CHUNKS[form.bits]), end]))
+
+
+def narrowest(codes: NDArray[Any], group: int = 0) -> Form | None:
+    """The form that packs codes in the fewest bits, with a scale for each row or `group` columns; None if none can."""
+    lowest, highest, is_odd = codes.min(), codes.max(), bool((codes & 1).all())
+    for form in _FORMS:
+        is_readable = form.is_grouped == bool(group) and group % CHUNKS[form.bits] == 0
+        if is_readable and form.is_odd <= is_odd and form.holds(lowest, highest):
+            return form
+    return None
 
 
 def vector_panels(values: NDArray[np.float32], panel: int) -> Bytes:

@@ -50,9 +50,10 @@ class Block {
   const int64_t inputs, outputs, gates, panels;
   const int threads;
 
-  Block(const BlockSpec& spec, int wanted)
+  Block(const BlockSpec& spec, int wanted) : Block(spec, wanted, spec.bytes) {}
+  Block(const BlockSpec& spec, int wanted, int64_t bytes)  // bytes: of all blocks that are computed with this one
       : inputs(spec.inputs), outputs(spec.outputs), gates(spec.gates), panels(ceil_div(outputs, kPanel)),
-        threads(int(std::clamp<int64_t>(spec.bytes / kBytesPerThread, 1, wanted))) {}
+        threads(int(std::clamp<int64_t>(bytes / kBytesPerThread, 1, wanted))) {}
 
   int64_t filled() const { return panels * kPanel; }  // outputs, padded
 

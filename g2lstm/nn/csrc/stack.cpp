@@ -78,25 +78,34 @@ struct Layer {
 };
 
 struct Softmax {
-  Block block;
+  std::vector<Block> blocks;  // of rows one after the other, each with as many bits as its codes need
   std::vector<float> logits;
+  int64_t outputs = 0;
 
-  Softmax(const BlockSpec& spec, int wanted) : block(spec, wanted), logits(block.filled()) {}
+  void add(const BlockSpec& spec, int wanted, int64_t bytes) {
+    blocks.emplace_back(spec, wanted, bytes);
+    logits.resize(outputs + blocks.back().filled());
+    outputs += spec.outputs;
+  }
 
   // Writes the log probabilities to `to` (outputs).
   template <class Together>
   void compute(const float* x, int64_t step, float* to, Items& items, const Together& together) {
-    block.compute(x, nullptr, step, items, together, [&](const Panel (&sums)[kGates], int64_t row) {
-      std::memcpy(&logits[row], &sums[0], sizeof sums[0]);
-    });
+    float* at = logits.data();
+    for (Block& block : blocks) {
+      block.compute(x, nullptr, step, items, together, [&](const Panel (&sums)[kGates], int64_t row) {
+        std::memcpy(at + row, &sums[0], sizeof sums[0]);
+      });
+      at += block.outputs;
+    }
     normalise(to);
   }
 
   void normalise(float* to) {
     constexpr float nothing = -std::numeric_limits<float>::infinity();
     constexpr int64_t stretch = 64 * kLanes;  // summed in float32; the stretches in float64
-    const int64_t filled = block.filled();
-    std::fill(logits.begin() + block.outputs, logits.end(), nothing);
+    const int64_t filled = int64_t(logits.size());
+    std::fill(logits.begin() + outputs, logits.end(), nothing);
     Floats most = broadcast(nothing);
     for (int64_t k = 0; k < filled; k += kLanes) {
       const Floats v = load(&logits[k]);
@@ -115,7 +124,7 @@ struct Softmax {
       for (int lane = 0; lane < kLanes; ++lane) total += sum[lane];
     }
     const float whole = top + float(std::log(total));
-    for (int64_t k = 0; k < block.outputs; ++k) to[k] = logits[k] - whole;
+    for (int64_t k = 0; k < outputs; ++k) to[k] = logits[k] - whole;
   }
 };
 
@@ -129,14 +138,18 @@ struct Session {
 
   Session(const BlockSpec* specs, int64_t count, int64_t bytes, int hard, int wanted)
       : memory(bytes), hard(hard), items(wanted) {
+    int64_t at_top = 0;
     for (int64_t k = 0; k < count; ++k)
       if (specs[k].gates == kGates) layers.emplace_back(specs[k], wanted);
-      else softmax.emplace(specs[k], wanted);
+      else at_top += specs[k].bytes;
+    if (int64_t(layers.size()) < count) softmax.emplace();
+    for (int64_t k = int64_t(layers.size()); k < count; ++k) softmax->add(specs[k], wanted, at_top);
   }
 
   template <class Visit> void each_block(const Visit& visit) {
     for (Layer& layer : layers) visit(layer.block);
-    if (softmax) visit(softmax->block);
+    if (softmax)
+      for (Block& block : softmax->blocks) visit(block);
   }
 
   bool build(const BlockSpec* spec) {
@@ -146,7 +159,7 @@ struct Session {
     each_block([&](Block& block) {
       std::memcpy(at, spec->data, spec->bytes);
       fits = fits && block.inputs == width && block.build(*spec, at);
-      width = block.outputs;
+      if (block.gates == kGates) width = block.outputs;
       at += spec++->bytes;
     });
     return fits;
@@ -166,7 +179,7 @@ struct Session {
     const auto together = [&](int count, const auto& work) {
       shared && count > 1 ? team.together(count, work) : work(0);
     };
-    const int64_t width = softmax ? softmax->block.outputs : layers.back().block.outputs;
+    const int64_t width = softmax ? softmax->outputs : layers.back().block.outputs;
     for (int64_t s = 0; s < steps; ++s, ++step, x += layers.front().block.inputs, out += width) {
       const float* input = x;
       for (Layer& layer : layers) input = layer.advance(input, step, hard, items, together);
@@ -184,7 +197,7 @@ struct Session {
   }
 };
 
-bool is_possible(const BlockSpec& spec, bool may_be_softmax) {
+bool is_possible(const BlockSpec& spec, bool may_be_softmax) {  // or a part of one
   const int64_t least = std::min(spec.inputs, spec.outputs), most = std::max(spec.inputs, spec.outputs);
   return least >= 1 && most <= kMostUnits && std::min({spec.bytes, spec.factors, spec.products}) >= 0 &&
          (spec.gates == kGates || (spec.gates == 1 && may_be_softmax)) &&
@@ -197,13 +210,15 @@ bool is_possible(const BlockSpec& spec, bool may_be_softmax) {
 // The number of rows in a panel, which Python needs to pack the weights.
 EXPORT int g2lstm_stack_panel() { return kPanel; }
 
-// specs: of the layers, then of the softmax, if any. hard: 0 for no gate, 1 for the input and forget gates, 2 for the
+// specs: of the layers, then of the parts of the softmax, if any, of which all but the last have whole panels of rows. hard: 0 for no gate, 1 for the input and forget gates, 2 for the
 // output gate too. wanted: the most threads to use.
 EXPORT int g2lstm_stack_create(const BlockSpec* specs, int64_t count, int hard, int wanted, Session** result) {
   int64_t bytes = 0;
   if (count < 1) return kWrongDescription;
   for (int64_t k = 0; k < count; ++k) {
-    if (!is_possible(specs[k], k > 0 && k == count - 1)) return kWrongDescription;
+    const bool is_last = k == count - 1, is_on_top = is_last || specs[k + 1].gates == 1;
+    if (!is_possible(specs[k], k > 0 && is_on_top)) return kWrongDescription;
+    if (specs[k].gates == 1 && !is_last && specs[k].outputs % kPanel) return kWrongDescription;
     bytes += specs[k].bytes;
   }
   bool fits = false;
