@@ -28,7 +28,7 @@ def folder(tmp_path_factory):
 
 
 def command(folder, name, *options, out="out"):
-    is_language = name in ("table1", "table3", "ablations")
+    is_language = name in ("table1", "table3", "ablations", "bits")
     toy = of_language(folder / "text") if is_language else of_translation(folder / "pairs")
     where = ["--out", str(folder / out)]
     return ["study", name, *where, *options, *(word for each in toy for word in ("--set", each))]
@@ -112,6 +112,39 @@ def test_figures(folder):
     assert all(os.path.getmtime(file) > before for file, before in zip(files, times, strict=True))
     numbers = json.loads((folder / "out" / "figures-multi30k-small" / "gates.json").read_text())
     assert [run["method"] for run in numbers["runs"]] == ["sigmoid", "gumbel", "binary"], "all, whatever was trained"
+
+
+def test_the_league_of_few_bits(folder):
+    only = ["ptb-300-sigmoid*", "ptb-300-gumbel*", "*2bits-sigmoid*", "*2bits-gumbel*", "*1.6bits-binary*"]
+    options = ["--json", *(word for each in only[:4] for word in ("--only", each))]
+    done = invoke(folder, "bits", *options, out="league")
+    assert done.exit_code == 0, done.output + str(done.exception)
+    found = json.loads(done.stdout)
+    assert [run["run"] for run in found["runs"]] == [
+        "ptb-300-sigmoid-seed1", "ptb-300-gumbel-seed1", "ptb-300-2bits-sigmoid-seed1", "ptb-300-2bits-gumbel-seed1",
+    ]  # fmt: skip
+    trained, tuned = found["tables"]
+    assert trained["columns"] == tuned["columns"] == ["full", "4 bits", "3 bits", "2 bits", "1.6 bits"]
+    assert "-" not in ours(trained)["G²"]
+    assert [text != "-" for text in ours(tuned)["LSTM"]] == [False, False, False, True, False]
+    assert {tuple(one["rows"]) for one in tuned["comparisons"]} == {("G²", "LSTM")}
+    assert {one["column"] for one in tuned["comparisons"]} == {"2 bits"}
+    signature = tuned["signatures"]["ptb-300-2bits-gumbel-seed1"]["2 bits"]
+    assert "|compressed:int2|" in signature
+    assert {os.path.basename(file) for file in found["files"]} == {"bits.png", "bits.svg"}
+    assert all(os.path.getsize(file) > 5000 for file in found["files"])
+    assert any("HitNet" in note for note in tuned["notes"])
+    recipe = (folder / "league" / "ptb-300-2bits-gumbel-seed1" / "recipe.toml").read_text()
+    assert f'finetune_from = "{folder / "league" / "ptb-300-gumbel-seed1"}"' in recipe
+    again = json.loads(invoke(folder, "bits", *options, "--table-only", out="league").stdout)
+    assert again["tables"] == found["tables"]
+    refused = invoke(folder, "bits", "--only", only[4], "--json", out="league")
+    assert refused.exit_code == 2
+    assert "starts from ptb-300-binary-seed1, which has not been trained" in refused.stdout
+    refused = invoke(folder, "bits", "--set", "train.compression=int8", out="league")
+    assert "--set can't change train.compression here: `g2lstm study bits` compares compressions" in str(
+        refused.exception
+    )
 
 
 def test_in_a_terminal_and_as_markdown(folder):

@@ -6,8 +6,12 @@ import struct
 import numpy as np
 import pytest
 
+from g2lstm.compression.curve import Found, Point
+from g2lstm.compression.spec import Spec
 from g2lstm.look import record_split
 from g2lstm.look.examine import examine, write_gallery
+from g2lstm.look.pictures.bits import Curve, Dot, draw_bits
+from g2lstm.look.pictures.curve import draw_curve
 from g2lstm.look.pictures.histograms import draw_histograms, draw_layers, draw_sigmoid
 from g2lstm.look.pictures.sentence import MAX_WORDS, draw_units, draw_words
 from g2lstm.look.pictures.style import HEAT, THEME, css_variables, heat_colours, save, svg_element
@@ -40,6 +44,24 @@ def test_histograms_have_the_counts(layers):
             below = round(100 * counts[:10].sum() / counts.sum())
             assert f"{below} % below 0.1" in texts(axes)[0]
     assert "evaluation, soft gates" in figure.get_suptitle()
+
+
+def test_perplexity_against_bits():
+    curves = [Curve("LSTM", [(2.0, [110.0, 112.0]), (4.0, [100.0])], [99.0]), Curve("G²", [(2.0, [105.0])], [])]
+    (axes,) = draw_bits(curves, [Dot("others, 2018", 3.0, 107.0)]).axes
+    first, second = axes.containers
+    np.testing.assert_allclose(first.lines[0].get_xydata(), [[2, 111], [4, 100]])
+    np.testing.assert_allclose(second.lines[0].get_xydata(), [[2, 105]])
+    assert axes.get_legend_handles_labels()[1] == ["others, 2018", "LSTM", "G²"]
+    assert axes.xaxis_inverted()
+
+
+def test_the_curve_of_a_search():
+    points = [Point(Spec.parse("int8"), 4000, 0.001, None), Point(Spec.parse("int2"), 1000, 0.02, 0.03)]
+    (axes,) = draw_curve(Found(points[1], points, 16000)).axes
+    expected, measured, chosen = (line.get_xydata().tolist() for line in axes.lines)
+    assert expected == [[4, 0.1], [1, 2]]
+    assert measured == chosen == [[1, 3]]
 
 
 def test_layers_have_the_counts(layers):

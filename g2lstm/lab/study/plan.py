@@ -72,6 +72,12 @@ class PlannedRun:
     seed: int
     measurements: tuple[Measurement, ...]
     starts_from: str | None = None  # the name of the run whose best weights it starts from
+    variant: str = ""  # of the recipe
+
+    @property
+    def source(self) -> str:
+        """What columns call it: the recipe, with its variant."""
+        return "-".join(filter(None, (self.recipe, self.variant)))
 
     def load(self, out: Path) -> Recipe:
         """The complete recipe, with paths as a run directory has them; `out` is the folder for all runs."""
@@ -86,7 +92,7 @@ class Column:
     """One column of a table."""
 
     title: str
-    recipe: str  # of the runs that fill it
+    source: str  # the recipe of the runs that fill it, with its variant: "ptb-300" or "ptb-300-2bits"
     measurement: Measurement = Measurement()
     against: Measurement | None = None  # the measurement that is subtracted
     what: Literal["score", "saturation"] = "score"  # saturation: the share of gates beyond 0.1 or 0.9
@@ -120,13 +126,15 @@ def plan_runs(
     rows: Mapping[str, Row] = METHODS,
     overrides: Sequence[str] = (),
     starts_from: str | None = None,
+    variant: str = "",
 ) -> list[PlannedRun]:
     """Every row with one recipe, once for each seed 1, 2, ..., with the measurements that the recipe's columns need.
 
     The user's overrides of temperature and noise are for G² alone. `starts_from` is the recipe of the runs, of the
-    same row and seed, that these start from.
+    same row and seed, that these start from. A variant of a recipe has changes of its own in `overrides`.
     """
-    mine = [column for column in columns if column.recipe == recipe]
+    source = "-".join(filter(None, (recipe, variant)))
+    mine = [column for column in columns if column.source == source]
     wanted = tuple(dict.fromkeys(one for each in mine for one in (each.against, each.measurement) if one is not None))
     runs = []
     for seed in range(1, seeds + 1):
@@ -136,7 +144,8 @@ def plan_runs(
             start = None
             if starts_from is not None or row.starts_from is not None:
                 start = f"{starts_from or recipe}-{row.starts_from or name}-seed{seed}"
-            runs.append(PlannedRun(f"{recipe}-{name}-seed{seed}", recipe, changes, name, seed, wanted, start))
+            run = f"{source}-{name}-seed{seed}"
+            runs.append(PlannedRun(run, recipe, changes, name, seed, wanted, start, variant))
     return runs
 
 

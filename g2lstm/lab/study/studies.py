@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from g2lstm.compression.spec import PRESETS, Spec
 from g2lstm.errors import G2Error
+from g2lstm.lab.study.bits import bits
 from g2lstm.lab.study.plan import (
     BASELINE,
     FIGURES,
@@ -26,6 +27,7 @@ from g2lstm.lab.study.plan import (
 from g2lstm.tasks.recipes import Recipe, load_recipe
 
 _RESERVED = {
+    "train.compression": "`g2lstm study bits` compares compressions",
     METHOD: "a study compares methods; --only '*gumbel*' picks one",
     SEED: "--seeds N uses the seeds 1 to N",
     "train.finetune_from": "a study decides which run starts from which",
@@ -60,7 +62,7 @@ def find_study(name: str, scale: Scale, seeds: int, overrides: Sequence[str] = (
 def _study(tables: Sequence[PlannedTable], seeds: int, overrides: Sequence[str]) -> Study:
     """The tables' runs: every row with each recipe, after the runs that they start from."""
     columns = [column for table in tables for column in table.columns]
-    starts = [(_STARTS.get(column.recipe), column.recipe) for column in columns]
+    starts = [(_STARTS.get(column.source), column.source) for column in columns]
     runs = []
     for recipe in dict.fromkeys(recipe for pair in starts for recipe in pair if recipe is not None):
         how = {"rows": tables[0].rows, "starts_from": _STARTS.get(recipe)}
@@ -295,4 +297,5 @@ STUDIES: Mapping[str, Callable[[Scale, int, Sequence[str]], Study]] = {
     "table5": table5,
     "figures": figures,
     "ablations": ablations,
+    "bits": bits,
 }

@@ -109,8 +109,8 @@ _Points = dict[int, _Point]  # of a row and a column, by seed
 
 def build(plan: PlannedTable, jobs: Sequence[Job]) -> StudyTable:
     """The table of what has been measured; "-" stands for what has not."""
-    recipes = dict.fromkeys(column.recipe for column in plan.columns)
-    mine = [job for job in jobs if job.run.recipe in recipes]
+    sources = dict.fromkeys(column.source for column in plan.columns)
+    mine = [job for job in jobs if job.run.source in sources]
     usable = [job for job in mine if not job.problem]
     notes = [*plan.notes, *_training_notes(plan, usable)]
     cells: dict[str, list[Cell]] = {row: [] for row in plan.rows}
@@ -122,7 +122,7 @@ def build(plan: PlannedTable, jobs: Sequence[Job]) -> StudyTable:
         found, left_out = _points(column, usable)
         notes += left_out
         for row in plan.rows:
-            planned = sum(job.run.row == row and job.run.recipe == column.recipe for job in mine)
+            planned = sum(job.run.row == row and job.run.source == column.source for job in mine)
             cells[row].append(_cell(column, [point.value for point in found[row].values()], planned))
         sizes = [len(point.result.sums) for points in found.values() for point in points.values()]
         if not pairs or not sizes or column.what != "score" or column.measurement.split != "test":
@@ -159,7 +159,7 @@ def _points(column: Column, jobs: Sequence[Job]) -> tuple[dict[str, _Points], li
     for job in jobs:
         result = job.measured.get(column.measurement)
         base = None if column.against is None else job.measured.get(column.against)
-        if job.run.recipe != column.recipe or result is None or (column.against is not None and base is None):
+        if job.run.source != column.source or result is None or (column.against is not None and base is None):
             continue
         value = result.score if column.what == "score" else job.saturation
         if value is None:
@@ -223,15 +223,15 @@ def _training_notes(plan: PlannedTable, jobs: Sequence[Job]) -> list[str]:
     shares = []
     for job in jobs:
         if job.training is not None:
-            by_row = epochs.setdefault(job.run.recipe, {})
+            by_row = epochs.setdefault(job.run.source, {})
             by_row.setdefault(plan.rows[job.run.row].title, []).append(f"{job.training.epochs:.1f}")
         results = job.measured.values()
-        shares += [f"{job.run.recipe} was trained on {one.trained_on}." for one in results if one.trained_on]
-    parts = {recipe: [f"{', '.join(many)} in {row}" for row, many in rows.items()] for recipe, rows in epochs.items()}
-    return [*(f"Epochs of {recipe}: {'; '.join(each)}." for recipe, each in parts.items()), *shares]
+        shares += [f"{job.run.source} was trained on {one.trained_on}." for one in results if one.trained_on]
+    parts = {source: [f"{', '.join(many)} in {row}" for row, many in rows.items()] for source, rows in epochs.items()}
+    return [*(f"Epochs of {source}: {'; '.join(each)}." for source, each in parts.items()), *shares]
 
 
 def _signatures(plan: PlannedTable, job: Job) -> dict[str, str]:
-    scores = [column for column in plan.columns if column.what == "score" and column.recipe == job.run.recipe]
+    scores = [column for column in plan.columns if column.what == "score" and column.source == job.run.source]
     known = [column for column in scores if column.measurement in job.measured]
     return {column.title: job.measured[column.measurement].signature for column in known}

@@ -35,7 +35,7 @@ def test_every_study_is_whole(name, scale, tmp_path, monkeypatch):
     for table in study.tables:
         assert table.title
         for column in table.columns:
-            mine = [plan for plan in study.runs if plan.recipe == column.recipe]
+            mine = [plan for plan in study.runs if plan.source == column.source]
             assert {plan.row for plan in mine} >= set(column.paper)
             assert {plan.seed for plan in mine} == set(range(1, seeds + 1))
             for plan in mine:
