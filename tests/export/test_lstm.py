@@ -77,7 +77,7 @@ def test_dense(agrees, case):
         (nn.GRU, {"num_layers": 2, "bidirectional": True, "batch_first": True}, "GRU"),
         (nn.GRU, {"bias": False}, "GRU"),
         (g2lstm.G2GRU, {"num_layers": 2, "method": "sharpened"}, "GRU"),
-        (g2lstm.G2GRU, {"bidirectional": True, "eval_gate": "hard"}, "Scan"),
+        (g2lstm.G2GRU, {"bidirectional": True, "method": "binary"}, "Scan"),
     ],
 )
 def test_other_layers(agrees, kind, options, operator):
@@ -92,12 +92,14 @@ def test_other_layers(agrees, kind, options, operator):
         {"method": "sigmoid"},
         {"method": "gumbel", "tau": 0.5, "eval_gate": "tempered"},
         {"method": "gumbel", "eval_gate": "hard", "gates": "ifo"},
-        {"method": "sharpened", "eval_gate": "hard"},
+        {"method": "binary"},
+        {"method": "binary", "eval_gate": "soft"},
     ],
 )
 def test_methods_and_gates(agrees, options):
-    _, used = agrees(small(**options))
-    assert ("GreaterOrEqual" in used) == (options.get("eval_gate") == "hard")
+    layer = small(**options)
+    _, used = agrees(layer)
+    assert ("GreaterOrEqual" in used) == (layer.eval_gate == "hard")
 
 
 def test_a_hard_gate_is_open_at_zero(tmp_path):
