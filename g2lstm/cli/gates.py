@@ -103,6 +103,8 @@ def _show(numbers: Mapping[str, Any]) -> None:
     headings = ("layer", "gate", *_COLUMNS, "half-life, steps")
     title = f"{numbers['run']}: {numbers['mode']}; {where}, {read}"
     console().print(table(headings, rows, title=title, left=2))
+    if numbers["explained"]:
+        _show_explained(numbers)
     if "scores" in numbers:
         scores = numbers["scores"]
         say(f"{scores['metric']}: {scores['soft']:.2f} with soft gates, {scores['hard']:.2f} with hard gates")
@@ -120,3 +122,20 @@ def _show_text(text: Mapping[str, Any]) -> None:
     else:
         words = ", ".join(f"{word} {share:.1%}" for word, share in text["next_words"][:5])
         say(f"likeliest next words: {words}")
+
+
+def _show_explained(numbers: Mapping[str, Any]) -> None:
+    from g2lstm.look.switches import Explained
+
+    units = [Explained.model_validate(one) for one in numbers["explained"]]
+    rows = []
+    for one in units:
+        shares = f"{one.open_with:.0%}", f"{one.open_without:.0%}"
+        rows.append([one.title, one.gate, str(one.unit), one.feature, *shares, f"{one.phi:+.2f}"])
+    title = f"{numbers['run']}: units that switch with something, chosen on half of the text and measured on the other"
+    headings = ("layer", "gate", "unit", "feature", "open there", "elsewhere", "φ")
+    console().print(table(headings, rows, title=title, left=4))
+    say("for example, «open»:")
+    for one in units:
+        for example in one.examples[:1]:
+            say(f"  {one.title}, {one.gate} {one.unit}: {example.marked('«', '»')}")

@@ -1,9 +1,9 @@
 """Counts gate values in constant memory: of one gate, of any running model, of a trained model on its own data."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from g2lstm.errors import G2Error
+from g2lstm.look.switches import Examples, Explained, Switches
 from g2lstm.nn.gate import Gates
 from g2lstm.nn.record import record_gates
 from g2lstm.tasks.reading import GATES, Place, Reading, in_mode, places
@@ -153,12 +154,18 @@ class GateStatistics(dict[Place, dict[str, GateHistogram]]):
             for place in own
         )
 
-    def drain(self, record: Mapping[str, list[Gates]], is_token: Mapping[str, Tensor] | None = None) -> None:
+    def drain(
+        self,
+        record: Mapping[str, list[Gates]],
+        is_token: Mapping[str, Tensor] | None = None,
+        also: Callable[[Place, str, Tensor, Tensor | None], None] | None = None,
+    ) -> None:
         """Count all calls of a record and empty it.
 
         Args:
             record: the calls of each module.
             is_token: for modules that read padding, (T, B), false at padding. Packed sequences don't need it.
+            also: called with the place, the name and the values of each gate, and with the mask of its module.
         """
         for name, calls in record.items():
             mask = (is_token or {}).get(name)
@@ -167,6 +174,8 @@ class GateStatistics(dict[Place, dict[str, GateHistogram]]):
                 for index, place in enumerate(self._places[name]):
                     for gate, histogram in self[place].items():
                         values = getattr(gates, gate)[index]
+                        if also is not None:
+                            also(place, gate, values, mask)
                         if kept is not None:
                             values = values.flatten(0, 1).index_select(0, kept.to(values.device))
                         histogram.add(values)
@@ -216,6 +225,7 @@ class Recording:
     statistics: GateStatistics
     mode: str  # evaluation or training, in words
     data: dict[str, Any]  # which text, and how much of it
+    explained: list[Explained] = field(default_factory=list)  # the units that switch with something, best first
 
 
 def record_split(
@@ -227,6 +237,7 @@ def record_split(
     training: bool = False,
     seed: int = 0,
     data_dir: Path | None = None,
+    explain: bool = False,
     progress: Progress | None = None,
 ) -> Recording:
     """Count the gates of a trained model on a split of its own data, in constant memory.
@@ -243,20 +254,33 @@ def record_split(
         training: count as in training, with noise.
         seed: seeds noise, dropout and the choice of pairs.
         data_dir: where the named data sets are.
+        explain: also find the units whose switching can be explained.
         progress: called with the samples done and the total.
     """
     if samples < 1:
         raise G2Error(f"samples must be at least 1, got {samples}")
     model = trained.model
     with in_mode(model, eval_gate=eval_gate, training=training, seed=seed) as mode, record_gates(model) as record:
-        statistics = GateStatistics(model, record)
-        passes = trained.passes(split, data_dir)
-        for done, total, is_token in passes.read(samples, seed):
-            statistics.drain(record, is_token)
+        statistics, passes = GateStatistics(model, record), trained.passes(split, data_dir)
+        switches = Switches(trained, is_continued=passes.unit == "windows") if explain else None
+        for done, total, is_token, tokens in passes.read(samples, seed):
+            if switches is not None:
+                switches.read(tokens)
+            statistics.drain(record, is_token, None if switches is None else switches.add)
             if progress is not None:
                 progress(done, total)
-    tokens = {place.side: histograms["input"].steps for place, histograms in statistics.items()}
-    return Recording(statistics, mode, {"split": split, passes.unit: done, "tokens": tokens, "sha256": passes.sha256})
+        explained = switches.best() if switches is not None else []
+        if explained:
+            examples, again = Examples(trained, explained), GateStatistics(model, record)
+            for _, _, is_token, tokens in passes.read(samples, seed):
+                examples.read(tokens)
+                again.drain(record, is_token, examples.add)
+                if examples.is_enough:
+                    break
+            explained = examples.explained()
+    counted = {place.side: histograms["input"].steps for place, histograms in statistics.items()}
+    data = {"split": split, passes.unit: done, "tokens": counted, "sha256": passes.sha256}
+    return Recording(statistics, mode, data, explained)
 
 
 def record_reading(trained: Trained, reading: Reading) -> Recording:

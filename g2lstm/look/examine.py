@@ -10,11 +10,12 @@ from pydantic import ConfigDict, Field
 
 from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically
-from g2lstm.look.counts import BINS, record_reading, record_split
+from g2lstm.look.counts import BINS, Recording, record_reading, record_split
 from g2lstm.look.pictures.histograms import draw_histograms, draw_layers, draw_sigmoid
 from g2lstm.look.pictures.sentence import draw_units, draw_words
 from g2lstm.look.pictures.style import save
 from g2lstm.look.pictures.training import draw_history, gate_history
+from g2lstm.look.switches import Explained
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.records import Count, Record
 from g2lstm.tasks.reading import GATES, Reading
@@ -65,6 +66,7 @@ class GatesFile(_Record):
     mode: str
     data: CountedData
     layers: Annotated[list[LayerNumbers], Field(min_length=1)]
+    explained: list[Explained] = Field(default_factory=list)  # the units that switch with something, best first
 
     @classmethod
     def of_run(cls, run: RunDirectory) -> "GatesFile | None":
@@ -77,9 +79,14 @@ def count_some(trained: Trained, data_dir: Path | None = None) -> GatesFile | No
     """Counts of the gates over some of the validation text; None if that text isn't here."""
     if not all(file.is_file() for file in validation_files(trained.recipe, data_dir)):
         return None
-    counted = record_split(trained, "valid", samples=SAMPLES, data_dir=data_dir)
-    found = {"mode": counted.mode, "data": counted.data, "layers": counted.statistics.summary()}
-    return GatesFile.model_validate(found)
+    counted = record_split(trained, "valid", samples=SAMPLES, data_dir=data_dir, explain=True)
+    return GatesFile.model_validate(_numbers(counted))
+
+
+def _numbers(counted: Recording) -> dict[str, Any]:
+    """What was counted, as plain data."""
+    numbers = {"mode": counted.mode, "data": counted.data, "layers": counted.statistics.summary()}
+    return numbers | {"explained": [one.model_dump() for one in counted.explained]}
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,9 @@ def examine(
     mode: dict[str, Any] = {"eval_gate": eval_gate, "training": training, "seed": seed}
     reading = None if text is None else trained.read(text, target=target, **mode)
     if split is not None:
-        recording = record_split(trained, split, samples=samples, data_dir=data_dir, progress=progress, **mode)
+        recording = record_split(
+            trained, split, samples=samples, data_dir=data_dir, explain=True, progress=progress, **mode
+        )
     elif reading is not None and not hard_score:
         recording = record_reading(trained, reading)
     else:
@@ -136,10 +145,8 @@ def examine(
         "run": name,
         "task": trained.recipe.task,
         "method": trained.recipe.model.method,
-        "mode": recording.mode,
         "training": training,
-        "data": recording.data,
-        "layers": recording.statistics.summary(),
+        **_numbers(recording),
     }
     if split is not None and hard_score:
         numbers["scores"] = score_by_gate(trained, split, samples=samples, data_dir=data_dir, progress=progress)

@@ -64,7 +64,7 @@ def write_report(
         counts[name] = counts[name] or count_some(trained, data_dir)
         for text in trained.examples(_SENTENCES, data_dir) if texts is None else texts:
             readings.setdefault(text, {})[name] = trained.read(text)
-    sections += [_histograms(counts), _sentences(readings), _recipes(runs)]
+    sections += [_histograms(counts), _explained(counts), _sentences(readings), _recipes(runs)]
     with write_atomically(out) as file:
         file.write(_page(", ".join(runs), [section for section in sections if section]).encode())
 
@@ -230,6 +230,30 @@ def _same_layers(runs: Mapping[str, GatesFile]) -> str:
     facts = _table(["layer", "gate", "run", "mean", "below 0.1", "above 0.9"], rows, numbers=(3, 4, 5))
     html += _picture(draw_layers(layers, modes), f"histograms of the gates: {', '.join(runs)}")
     return f"{html}<details><summary>Numbers</summary>{facts}</details>"
+
+
+def _explained(counts: Mapping[str, GatesFile | None]) -> str:
+    """The units whose gates switch with something that can be named, with examples."""
+    parts = []
+    for name, found in counts.items():
+        if found is None or not found.explained:
+            continue
+        rows = []
+        for one in found.explained:
+            numbers = [f"{one.open_with:.0%}", f"{one.open_without:.0%}", f"{one.phi:+.2f}"]
+            cells = "".join(f"<td>{escape(text)}</td>" for text in (one.title, one.gate, str(one.unit), one.feature))
+            cells += "".join(f'<td class="number">{text}</td>' for text in numbers)
+            examples = "<br>".join(each.marked("<mark>", "</mark>", escape) for each in one.examples)
+            rows.append(f'<tr class="scored">{cells}</tr><tr class="signature"><td colspan="7">{examples}</td></tr>')
+        head = "".join(
+            f"<th>{text}</th>" for text in ("layer", "gate", "unit", "feature", "open there", "elsewhere", "φ")
+        )
+        parts.append(f"<h3>{escape(name)}</h3>")
+        parts.append(f'<div class="scroll"><table><thead><tr>{head}</tr></thead>{"".join(rows)}</table></div>')
+    if not parts:
+        return ""
+    how = "Chosen on half of the text, measured on the other. In the examples, the gate is open at the marked words."
+    return f'<h2>Units that can be explained</h2><p class="quiet">{how}</p>{"".join(parts)}'
 
 
 def _sentences(readings: Mapping[str, Mapping[str, Reading]]) -> str:

@@ -90,12 +90,13 @@ class Pass(NamedTuple):
     done: int  # windows or pairs so far
     total: int
     is_token: dict[str, Tensor]  # (T, B), false where there is padding; by the names of LSTMs that read padding
+    tokens: dict[str, Tensor]  # (T, B), what was read; by side
 
 
 class Passes(NamedTuple):
     """A split that is ready to be read."""
 
-    unit: str  # what is counted: "windows" or "pairs"
+    unit: str  # what is counted: "windows", each of which continues the last, or "pairs"
     sha256: str  # of the text
     read: Callable[[int, int], Iterator[Pass]]  # this many at most, chosen by this seed; the mode is the model's own
 

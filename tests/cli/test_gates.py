@@ -53,6 +53,10 @@ def test_a_language_model(folder, tmp_path):
     recording = record_split(g2lstm.load(folder / "g2"), "valid")
     assert found["layers"] == json.loads(json.dumps(recording.statistics.summary()))
     assert found["mode"] == "evaluation, soft gates"
+    assert "chosen on half of the text and measured on the other" in output
+    explained = record_split(g2lstm.load(folder / "g2"), "valid", explain=True).explained
+    assert found["explained"] == [one.model_dump() for one in explained] != []
+    assert f"{explained[0].title}, {explained[0].gate} {explained[0].unit}: " in output
     assert found["training"] is False
     assert found["method"] == "gumbel"
     assert found["data"]["windows"] == recording.data["windows"]

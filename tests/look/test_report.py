@@ -179,6 +179,8 @@ def test_a_run_of_which_nothing_was_measured(runs, tmp_path):
     assert f"evaluation, soft gates; valid, {counted.data['tokens']['text']} text tokens" in told
     assert f"layer 2 forget lstm {mean:.3f}" in told
     assert "Compression" not in told
+    first = record_split(trained, "valid", samples=SAMPLES, explain=True).explained[0]
+    assert f"{first.title} {first.gate} {first.unit} {first.feature} {first.open_with:.0%}" in told
 
 
 def test_without_its_text_a_run_has_no_histograms(runs, tmp_path, monkeypatch):

@@ -129,9 +129,10 @@ class TrainedLanguageModel(Trained):
         for window in columns.windows(how.bptt):
             width = min(columns.local_batch, total - done)
             state = [(h[:, :width], c[:, :width]) for h, c in state]
-            _, _, state = model(window.tokens[:, :width].to(model.device), state)
+            tokens = window.tokens[:, :width]
+            _, _, state = model(tokens.to(model.device), state)
             done += width
-            yield Pass(done, total, {})
+            yield Pass(done, total, {}, {"text": tokens})
             if done == total:
                 return
 

@@ -134,7 +134,8 @@ class TrainedTranslationModel(TextTranslation, Trained):
             batch = pair_batch(corpus, pairs, self.source.eos_id, self.target.eos_id)
             model(batch.source.to(model.device), batch.source_lengths, batch.inputs.to(model.device))
             done += len(pairs)
-            yield Pass(done, len(chosen), where_tokens(batch, model))
+            tokens = {"source": batch.source, "target": batch.inputs}
+            yield Pass(done, len(chosen), where_tokens(batch, model), tokens)
 
     def speed_test(self, how: Scoring | None) -> SpeedTest | None:
         """Greedy translation of the first sentences of a split, one at a time."""
