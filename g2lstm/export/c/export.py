@@ -17,10 +17,11 @@ from g2lstm.compression.model import refuse_scripted
 from g2lstm.compression.stream import Streamable, stream
 from g2lstm.errors import G2Error
 from g2lstm.export.c.reading import layer_step, token_step
-from g2lstm.export.c.selftest import STEPS, draw_inputs, test_source, tolerance
+from g2lstm.export.c.selftest import STEPS, draw_inputs, test_source, tolerance, translation_test
 from g2lstm.export.c.step import Sizes, Step, sources, tokens_source
 from g2lstm.export.c.text import is_identifier
 from g2lstm.export.c.trace import traced_step
+from g2lstm.export.c.translation import Translating, TranslationParts, Translator, translation_sources
 from g2lstm.export.files import folder_for, plain, refuse_existing, write
 from g2lstm.nn.checks import checked_option
 from g2lstm.nn.record import evaluating, gated
@@ -59,7 +60,8 @@ def export_c(
     The code is C99 that needs only math.h and string.h, and allocates nothing. Weights are constants, packed as in a
     compressed model; the caller owns the state. `NAME_reset` starts a stream, and `NAME_step` reads one step: a token,
     or a vector. What it computes equals `g2lstm.stream(model)` up to rounding. The tokens of a trained model are
-    strings in NAME_tokens.c, which a program without text need not link.
+    strings in NAME_tokens.c, which a program without text need not link. A translation model has `NAME_translate`
+    instead, with the same beam search as in Python.
 
     Args:
         model: a recurrent layer, a language model, a trained model from `g2lstm.load`, or any model with recurrent
@@ -93,13 +95,11 @@ def export_c(
             f"torch's own layers have soft gates, not {eval_gate!r} ones; pass one of ours, or eval_gate='soft'"
         )
     with evaluating(module, eval_gate), torch.no_grad():
-        step, run = _read(module, example)
-        files, sizes = sources(step, name, f"{type(module).__name__} as C", list(texts))
-        inputs = draw_inputs(step, STEPS)
-        allowed = tolerance(step.function.program, 1.0 if step.is_token else float(np.abs(inputs).max()))
-        files[f"{name}_test.c"] = test_source(step, name, inputs, run(inputs), allowed)
-        if texts:
-            files[f"{name}_tokens.c"] = tokens_source(name, texts)
+        if isinstance(module, Translating):
+            files, sizes, allowed = _translation(model, module.translation_parts(), name, list(texts))
+        else:
+            files, sizes, allowed = _step(module, example, name, list(texts))
+    files |= {f"{name}_tokens.c": tokens_source(name, texts)} if texts else {}
     with folder_for(path) as folder:
         for own, text in files.items():
             write(folder / own, text.encode())
@@ -116,6 +116,25 @@ def _module(model: Any) -> nn.Module:
         raise G2Error(f"only a torch.nn.Module or a trained model can be exported, got {type(model).__name__}")
     refuse_scripted(module)
     return module
+
+
+def _step(model: nn.Module, example: Any, name: str, texts: list[str]) -> tuple[dict[str, str], Sizes, float]:
+    step, run = _read(model, example)
+    files, sizes = sources(step, name, f"{type(model).__name__} as C", texts)
+    inputs = draw_inputs(step, STEPS)
+    allowed = tolerance(step.function.program, 1.0 if step.is_token else float(np.abs(inputs).max()))
+    return {**files, f"{name}_test.c": test_source(step, name, inputs, run(inputs), allowed)}, sizes, allowed
+
+
+def _translation(
+    model: Any, parts: TranslationParts, name: str, texts: list[str]
+) -> tuple[dict[str, str], Sizes, float]:
+    if not hasattr(model, "c_search"):
+        raise G2Error("a translation model needs the tokens that begin and end its sentences; export load(run) instead")
+    translator, search = Translator(parts), model.c_search()
+    files, sizes = translation_sources(translator, search, name, f"{type(model).__name__} as C", texts)
+    allowed = tolerance(translator.program, 1.0)
+    return {**files, f"{name}_test.c": translation_test(translator, search, name, allowed)}, sizes, allowed
 
 
 def _read(model: nn.Module, example: Any) -> tuple[Step, Run]:

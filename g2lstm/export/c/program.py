@@ -168,7 +168,7 @@ class Function:
 
     Args:
         program: what it is a part of.
-        holder: the pointer to the struct that holds its states.
+        holder: what goes before the names of its states.
 
     Attributes:
         states: buffers that live from call to call, and what they start from; None for zeros.
@@ -176,7 +176,7 @@ class Function:
         tokens: the number of them, if it reads one.
     """
 
-    def __init__(self, program: Program, holder: str = "s") -> None:
+    def __init__(self, program: Program, holder: str = "s->") -> None:
         self.program, self.holder, self.macs, self.tokens = program, holder, 0, 0
         self.states: dict[str, tuple[Buffer, NDArray[np.float32] | None]] = {}
         self.statements: list[Statement] = []
@@ -217,7 +217,7 @@ class Function:
         states = []
         for k, (letter, size) in enumerate((("h", layer.width), ("c", layer.hidden))[: 1 if is_gru else 2]):
             place = f"{letter}{number}"
-            states.append(Buffer(size, f"{self.holder}->{place}"))
+            states.append(Buffer(size, f"{self.holder}{place}"))
             self.states[place] = states[k], None if initial is None else finite(initial[k], f"the state of {name}")
         own = self.program.block(terms, bias, 4, layer.width, name)
         places = ", ".join(one.place for one in states)
@@ -242,6 +242,14 @@ class Function:
         to = Buffer(width(values[0]) if size is None else size)
         self._add(text, values, to, comment=comment)
         return whole(to)
+
+    def log_softmax(self, logits: Value) -> Value:
+        """Logits as log-probabilities, in the same memory."""
+        self.program.features.add("log_softmax")
+        piece = self._joined(logits)
+        text = f"log_softmax({{0}}, {{0}}, {piece.size});"
+        self.statements.append(Statement(text, (piece,), piece.buffer))
+        return logits
 
     def copy(self, value: Value, place: str) -> None:
         """Writes a value to a place in memory, in the last statement of all."""
@@ -271,7 +279,7 @@ class Function:
             return value[0]
         to, start = Buffer(width(value)), 0
         for piece in value:
-            text = f"memcpy({{to}} + {start}, {{0}}, {piece.size} * sizeof(float));"
+            text = f"memcpy({{to:{start}}}, {{0}}, {piece.size} * sizeof(float));"
             self.statements.append(Statement(text, (piece,), to))
             start += piece.size
         return Piece(to, 0, to.size)

@@ -30,7 +30,7 @@ def token_step(parts: StreamParts) -> Step:
         x = function.each("{0} + {1}", x, out) if residual else out
     own = embedding if parts.softmax is parts.embedding else encoding_of(parts.softmax)
     logits = function.linear(x, own, parts.bias.float().numpy(force=True), "softmax")
-    out = function.call(f"log_softmax({{0}}, {{to}}, {own.shape[0]});", logits, feature="log_softmax")
+    out = function.log_softmax(logits)
     what = "the log-probabilities of the next token"
     return Step(function, out, embedding.shape[0], is_token=True, what=what)
 

@@ -79,8 +79,10 @@ class _Pointer:
         self.base, _, start = piece.buffer.place.partition(" + ")
         self.start = int(start or 0) + piece.start
 
-    def __str__(self) -> str:
-        return f"{self.base} + {self.start}" if self.start else self.base
+    def __format__(self, further: str) -> str:
+        """The pointer, or one to a place that much further on."""
+        start = self.start + int(further or 0)
+        return f"{self.base} + {start}" if start else self.base
 
     def __getitem__(self, index: str) -> str:
         return f"{self.base}[{self.start} + {index}]" if self.start else f"{self.base}[{index}]"

@@ -44,15 +44,17 @@ class Sizes:
     state: int
     scratch: int
     macs: int
+    source_macs: int = 0  # of a translation model, for each token of the source
 
     def lines(self) -> list[str]:
         """A table for people."""
-        return [
+        lines = [
             f"flash   weights      {self.weights:>12,} bytes; the code takes a few thousand more",
             f"RAM     state        {self.state:>12,} bytes per stream",
             f"        scratch      {self.scratch:>12,} bytes, in the same struct",
             f"work    per step     {self.macs:>12,} multiply-adds",
         ]
+        return lines + ([f"        per source   {self.source_macs:>12,} for each token"] if self.source_macs else [])
 
 
 def sources(step: Step, name: str, title: str, texts: Sequence[str] = ()) -> tuple[dict[str, str], Sizes]:
@@ -115,15 +117,14 @@ def _more(step: Step, name: str, texts: Sequence[str]) -> str:
     lines = []
     if _has_argmax(step):
         lines += ["", "/* The likeliest token. */", f"int32_t {name}_argmax(const float *out);"]
-    if texts:
-        lines += ["", f"/* What each token adds to a text, in UTF-8; link {name}_tokens.c if you need it. */"]
-        lines += [f"{declaration(name, side)};" for side in texts]
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{line}\n" for line in lines) + declarations(name, texts)
 
 
-def declaration(name: str, side: str) -> str:
-    """The table of the tokens of one side."""
-    return f"extern const char *const {name}_{side}[]"
+def declarations(name: str, texts: Sequence[str]) -> str:
+    """The tables of the tokens of each side, for a header."""
+    lines = [f"extern const char *const {name}_{side}[];\n" for side in texts]
+    told = f"\n/* What each token adds to a text, in UTF-8; link {name}_tokens.c if you need it. */\n"
+    return "".join([told, *lines] if lines else [])
 
 
 def tokens_source(name: str, texts: Mapping[str, Sequence[bytes]]) -> str:

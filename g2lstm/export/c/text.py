@@ -1,8 +1,9 @@
 """C source text: identifiers, numbers, arrays, strings, and the sections of a template that are needed."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,12 +43,10 @@ def string(content: bytes) -> str:
 
 
 def array(kind: str, name: str, values: NDArray[np.generic]) -> str:
-    """The definition of a constant array of floats or integers; words of 32 bits are written in hexadecimal."""
+    """The definition of a constant array of floats or integers; unsigned ones are written in hexadecimal."""
     flat = values.reshape(-1)
-    if flat.dtype == np.float32:
-        each: Iterable[str] = map(number, flat.tolist())
-    else:
-        each = map("0x%x".__mod__, flat.tolist())
+    forms: dict[str, Callable[[Any], str]] = {"f": number, "u": "0x%x".__mod__, "i": str}
+    each = map(forms[flat.dtype.kind], flat.tolist())
     return f"static const {kind} {name}[{flat.size}] ALIGNED = {{\n{wrapped(each)}\n}};\n"
 
 

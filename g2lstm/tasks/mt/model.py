@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from g2lstm.errors import G2Error
+from g2lstm.export.c.translation import TranslationParts
 from g2lstm.nn.lstm import G2LSTM
 from g2lstm.runtime.beam import Ints
 from g2lstm.tasks.model import TokenModel
@@ -179,6 +180,14 @@ class TranslationModel(TokenModel):
         from g2lstm.tasks.mt.onnx import TranslationModelExporter
 
         return TranslationModelExporter(self)
+
+    def translation_parts(self) -> TranslationParts:
+        """How `export_c` reads this model."""
+        attention, softmax = self.attention, self._softmax
+        return TranslationParts(
+            self._source, self.target_embedding, list(self.encoder), attention.key, self.bridge, list(self.decoder),
+            self.output, self.residual, softmax, self.softmax_bias,
+        )  # fmt: skip
 
     def _decode(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Tensor, DecoderState]:
         """Tokens (T, B * K) to features (T, B * K, E), attention (B, T * K, S) and the state after them."""

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from g2lstm.errors import G2Error
+from g2lstm.export.c.translation import Search
 from g2lstm.runtime.beam import Hypothesis
 from g2lstm.runtime.translating import SearchFacts, TextTranslation
 from g2lstm.runtime.translating import Translation as Translation
@@ -61,6 +63,22 @@ class TrainedTranslationModel(TextTranslation, Trained):
         options = {"batch_size": self.recipe.evaluate.batch_size, **options}
         eos = self.source.eos_id, self.target.eos_id
         return translate(self.model, sources, source_eos=eos[0], target_eos=eos[1], **options)
+
+    def c_search(self) -> Search:
+        """How `export_c` lets a program search; <unk> is a word that the program itself replaces."""
+        how, forbidden = self.search_facts, [] if self.target.kind == "word" else [self.target.unk_id]
+
+        def read(source: Sequence[int], tokens: Sequence[int]) -> npt.NDArray[Any]:
+            ids = column([*source, self.source.eos_id], self.model.device)
+            features = self.model(ids, torch.tensor([len(ids)]), column(list(tokens), self.model.device))
+            return self.model.logits(features[:, 0]).log_softmax(-1).numpy(force=True)
+
+        def score(source: Sequence[int]) -> float:
+            options = {"beam": how.beam, "length_penalty": how.length_penalty, "forbidden": forbidden}
+            return self._translate([source], **options)[0][0].score
+
+        ends = self.source.eos_id, self.target.eos_id
+        return Search(*ends, forbidden, how.beam, how.length_penalty, read, score)
 
     def split(self, split: str, data_dir: Path | None = None) -> tuple[list[str], list[str]]:
         """The sources and the references of a split, as they are in the files."""
