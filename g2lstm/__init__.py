@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from g2lstm.compression.straight_through import unprepare_
     from g2lstm.compression.stream import stream
     from g2lstm.export.c.export import export_c
+    from g2lstm.export.html.page import export_html
     from g2lstm.export.onnx import export_onnx
     from g2lstm.nn.cells import G2GRUCell, G2LSTMCell
     from g2lstm.nn.convert import convert_, freeze_, set_gates_
@@ -45,6 +46,7 @@ __all__ = [
     "compress",
     "convert_",
     "export_c",
+    "export_html",
     "export_onnx",
     "freeze_",
     "load",
@@ -75,6 +77,7 @@ _LATER = {
     "compress": "g2lstm.compression.model",
     "convert_": "g2lstm.nn.convert",
     "export_c": "g2lstm.export.c.export",
+    "export_html": "g2lstm.export.html.page",
     "export_onnx": "g2lstm.export.onnx",
     "freeze_": "g2lstm.nn.convert",
     "load": "g2lstm.runs.trained",

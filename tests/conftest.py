@@ -4,7 +4,10 @@ No property fails by the clock: on a busy machine any example can take long.
 """
 
 import functools
+import gc
 import os
+import shutil
+import warnings
 
 import pytest
 import torch
@@ -17,17 +20,19 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"  # for the commands that tests start
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+gc.set_threshold(50_000, 20, 100)  # among all that torch imports, looking for cycles takes a tenth of the time
+BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 
 
 @pytest.fixture(autouse=True)
 def _seed():
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # torch.manual_seed also formats a stack trace, in case CUDA starts later
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _no_pickle(request):
-    """The commands, the page and the studies read no pickle, whatever a test has them do."""
-    if not {"cli", "view", "study"} & set(request.path.parts):
+    """Commands, exports, the page and the studies read no pickle, whatever a test or a fixture has them do."""
+    if not {"cli", "export", "view", "study"} & set(request.path.parts):
         yield
         return
     with unpickling_refused():
@@ -52,3 +57,17 @@ def one_registry():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_registration.ONNXRegistry, "from_torchlib", staticmethod(functools.cache(make)))
         yield
+
+
+@pytest.fixture(scope="session")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("there is no chromium on PATH; on Debian: apt-get install chromium")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with playwright.sync_playwright() as started:
+            browser = started.chromium.launch(executable_path=found, args=BROWSER, timeout=120_000)
+            yield browser
+            browser.close()

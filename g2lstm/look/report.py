@@ -11,9 +11,10 @@ from g2lstm.files import write_atomically
 from g2lstm.look.examine import GatesFile, count_some, named_runs
 from g2lstm.look.pictures.histograms import draw_layers
 from g2lstm.look.pictures.sentence import draw_words
-from g2lstm.look.pictures.style import GATE_NAMES, css_variables, svg_element
+from g2lstm.look.pictures.style import GATE_NAMES, svg_element
 from g2lstm.look.pictures.training import draw_history, draw_learning, gate_history
 from g2lstm.nn.checks import NOISY_METHODS
+from g2lstm.page.palette import css_variables
 from g2lstm.recipes.files import recipe_to_toml
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load

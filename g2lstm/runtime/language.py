@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from g2lstm.compression.encodings import Encoding
+from g2lstm.compression.gate_weights import LayerWeights
 from g2lstm.compression.kernel import open_session
 from g2lstm.compression.session import Layer
 from g2lstm.compression.tokens import TokenSession
@@ -18,6 +21,41 @@ if TYPE_CHECKING:
     from g2lstm.text.tokenize import Tokenizer
 
 
+class LanguageParts(NamedTuple):
+    """The weights of a language model, in the order in which they compute.
+
+    Attributes:
+        embedding: (V, E).
+        layers: each reads the one before.
+        residual: for each layer, whether its input is added to its output.
+        softmax: (V, H), the embedding itself if they are tied.
+        bias: (V,), of the softmax.
+        hard: the gates that are 1[a >= 0] instead of a sigmoid.
+    """
+
+    embedding: Encoding
+    layers: list[LayerWeights]
+    residual: list[bool]
+    softmax: Encoding
+    bias: NDArray[np.float32]
+    hard: str
+
+
+def language_parts(
+    recipe: RunRecipe, weights: NamedWeights, tokenizer: "Tokenizer", eval_gate: str | None
+) -> LanguageParts:
+    """Takes a language model apart; raises if its weights fit neither each other nor the tokenizer."""
+    gates, residual = recipe.gates(eval_gate), recipe.get("model.residual", False)
+    embedding = weights.matrix("embedding.weight")
+    softmax = weights.matrix("softmax_weight") if "softmax_weight" in weights else embedding
+    bias = weights.vector("softmax_bias", len(tokenizer))
+    layers = [weights.layer(f"layers.{k}.", gates) for k in range(weights.count("layers.{}.weight_ih_l0"))]
+    rows = {"the embedding": embedding.shape[0], "the softmax": softmax.shape[0]}
+    weights.check({name: (found, len(tokenizer)) for name, found in rows.items()})
+    adds = [residual and one.hidden == one.w_x[0].encoding.shape[1] for one in layers]
+    return LanguageParts(embedding, layers, adds, softmax, bias, gates.hard)
+
+
 class LanguageModel(TokenSession):
     """A language model with its tokenizer and a state, which is zero before the first token.
 
@@ -26,25 +64,11 @@ class LanguageModel(TokenSession):
         vocabulary_size: V.
     """
 
-    def __init__(
-        self,
-        recipe: RunRecipe,
-        weights: NamedWeights,
-        tokenizer: "Tokenizer",
-        *,
-        threads: int | None = None,
-        eval_gate: str | None = None,
-    ) -> None:
-        gates, residual = recipe.gates(eval_gate), recipe.get("model.residual", False)
-        embedding = weights.matrix("embedding.weight")
-        softmax = weights.matrix("softmax_weight") if "softmax_weight" in weights else embedding
-        bias = weights.vector("softmax_bias", len(tokenizer))
-        count = weights.count("layers.{}.weight_ih_l0")
-        each = [weights.layer(f"layers.{number}.", gates) for number in range(count)]
-        layers = [one.session_layer(residual and one.hidden == one.w_x[0].encoding.shape[1]) for one in each]
-        rows = {"the embedding": embedding.shape[0], "the softmax": softmax.shape[0]}
-        weights.check({name: (found, len(tokenizer)) for name, found in rows.items()})
-        super().__init__(open_session(layers, gates.hard, threads, Layer.softmax(softmax, bias)), embedding)
+    def __init__(self, parts: LanguageParts, tokenizer: "Tokenizer", threads: int | None = None) -> None:
+        each = zip(parts.layers, parts.residual, strict=True)
+        layers = [one.session_layer(residual) for one, residual in each]
+        softmax = Layer.softmax(parts.softmax, parts.bias)
+        super().__init__(open_session(layers, parts.hard, threads, softmax), parts.embedding)
         self.tokenizer = tokenizer
 
     def generate(

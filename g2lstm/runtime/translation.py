@@ -17,63 +17,94 @@ if TYPE_CHECKING:
     from g2lstm.text.tokenize import Tokenizer
 
 
+class TranslationParts(NamedTuple):
+    """The weights of a translation model, which `tasks/mt/model.py` describes.
+
+    Attributes:
+        source, target: the embeddings (V, E); one if they are tied.
+        directions: the first layer of the encoder, forward and backward.
+        above: its other layers.
+        decoder: the layers of the decoder.
+        key: (H, C), of the attention.
+        bridge, output: matrices and biases of the linear layers.
+        softmax, bias: (V, E), the target embedding itself if they are tied, and (V,).
+        residual: whether layers add their input to their output.
+        hard: the gates that are 1[a >= 0] instead of a sigmoid.
+    """
+
+    source: Encoding
+    target: Encoding
+    directions: list[LayerWeights]
+    above: list[LayerWeights]
+    decoder: list[LayerWeights]
+    key: Encoding
+    bridge: tuple[Encoding, Floats]
+    output: tuple[Encoding, Floats]
+    softmax: Encoding
+    bias: Floats
+    residual: bool
+    hard: str
+
+
+def translation_parts(
+    recipe: RunRecipe, weights: NamedWeights, source: "Tokenizer", target: "Tokenizer", eval_gate: str | None
+) -> TranslationParts:
+    """Takes a translation model apart; raises if its weights fit neither each other nor the tokenizers."""
+    gates = recipe.gates(eval_gate)
+    embedding = weights.matrix("target_embedding.weight")
+    own = weights.matrix("source_embedding.weight") if "source_embedding.weight" in weights else embedding
+    softmax = weights.matrix("softmax_weight") if "softmax_weight" in weights else embedding
+    directions = [weights.layer("encoder.0.", gates, ending) for ending in ("_l0", "_l0_reverse")]
+    above = [weights.layer(f"encoder.{k}.", gates) for k in range(1, weights.count("encoder.{}.weight_ih_l0"))]
+    decoder = [weights.layer(f"decoder.{k}.", gates) for k in range(weights.count("decoder.{}.weight_ih_l0"))]
+    H, E = directions[0].hidden, embedding.shape[1]
+    C = H if above else 2 * H
+    key, bridge, output = (weights.matrix(f"{name}.weight") for name in ("attention.key", "bridge", "output"))
+    made = TranslationParts(
+        own, embedding, directions, above, decoder, key,
+        (bridge, weights.vector("bridge.bias", len(decoder) * H)), (output, weights.vector("output.bias", E)),
+        softmax, weights.vector("softmax_bias", len(target)), recipe.get("model.residual", False), gates.hard,
+    )  # fmt: skip
+    widths = [E, *[2 * H] * bool(above), *[H] * (len(above) - 1), E, *[H + C] * (len(decoder) - 1)]
+    found = [one.w_x[0].encoding.shape[1] for one in (directions[1], *above, *decoder)]
+    weights.check(
+        {
+            "the source embedding": (own.shape, (len(source), E)),
+            "the target embedding": (embedding.shape, (len(target), E)),
+            "the softmax": (softmax.shape, (len(target), E)),
+            "the inputs of the layers": (found, widths),
+            "the widths of the layers": ({one.hidden for one in (*directions, *above, *decoder)}, {H}),
+            "attention.key": (key.shape, (H, C)),
+            "bridge": (bridge.shape, (len(decoder) * H, C)),
+            "output": (output.shape, (E, H + C)),
+        }
+    )
+    return made
+
+
+def search_facts(recipe: RunRecipe) -> SearchFacts:
+    """What the recipe says about translating."""
+    beam, penalty = recipe.get("evaluate.beam", 5), recipe.get("evaluate.length_penalty", 1.0)
+    return SearchFacts(beam, penalty, recipe.get("data.is_tokenized", True), recipe.get("data.target", ""))
+
+
 class TranslationModel(TextTranslation):
     """A translation model with its tokenizers.
 
-    It computes like the one in `tasks/mt/model.py`, whose docstring describes it, with decoded weights in float32.
+    It computes with decoded weights, in float32.
 
     Attributes:
         source, target: the tokenizers of both sides.
     """
 
-    def __init__(
-        self,
-        recipe: RunRecipe,
-        weights: NamedWeights,
-        source: "Tokenizer",
-        target: "Tokenizer",
-        *,
-        threads: int | None = None,
-        eval_gate: str | None = None,
-    ) -> None:
-        self.source, self.target = source, target
-        self._facts = SearchFacts(
-            recipe.get("evaluate.beam", 5),
-            recipe.get("evaluate.length_penalty", 1.0),
-            recipe.get("data.is_tokenized", True),
-            recipe.get("data.target", ""),
-        )
-        gates = recipe.gates(eval_gate)
-        self._residual = recipe.get("model.residual", False)
-        embedding = weights.matrix("target_embedding.weight")
-        own = weights.matrix("source_embedding.weight") if "source_embedding.weight" in weights else embedding
-        softmax = weights.matrix("softmax_weight") if "softmax_weight" in weights else embedding
-        self._softmax = _Linear(softmax, weights.vector("softmax_bias", len(target)))
-        self._source, self._target = own, self._softmax.weight if softmax is embedding else embedding.decode()
-        directions = [weights.layer("encoder.0.", gates, ending) for ending in ("_l0", "_l0_reverse")]
-        above = [weights.layer(f"encoder.{k}.", gates) for k in range(1, weights.count("encoder.{}.weight_ih_l0"))]
-        decoder = [weights.layer(f"decoder.{k}.", gates) for k in range(weights.count("decoder.{}.weight_ih_l0"))]
-        H, E = decoder[0].hidden, embedding.shape[1]
-        C = above[-1].hidden if above else 2 * H
-        key, bridge, output = (weights.matrix(f"{name}.weight") for name in ("attention.key", "bridge", "output"))
-        self._bridge = _Linear(bridge, weights.vector("bridge.bias", len(decoder) * H))
-        self._output = _Linear(output, weights.vector("output.bias", E))
-        widths = [E, *[2 * H] * bool(above), *[H] * (len(above) - 1), E, *[H + C] * (len(decoder) - 1)]
-        found = [one.w_x[0].encoding.shape[1] for one in (directions[1], *above, *decoder)]
-        weights.check(
-            {
-                "the source embedding": (own.shape, (len(source), E)),
-                "the target embedding": (embedding.shape, (len(target), E)),
-                "the softmax": (softmax.shape, (len(target), E)),
-                "the inputs of the layers": (found, widths),
-                "the widths of the layers": ({one.hidden for one in (*directions, *above, *decoder)}, {H}),
-                "attention.key": (key.shape, (H, C)),
-                "bridge": (bridge.shape, (len(decoder) * H, C)),
-                "output": (output.shape, (E, H + C)),
-            }
-        )
-        self._key = key.decode()
-        self._directions, self._above, self._decoder = (list(map(_Lstm, each)) for each in (directions, above, decoder))
+    def __init__(self, parts: TranslationParts, facts: SearchFacts, source: "Tokenizer", target: "Tokenizer") -> None:
+        self.source, self.target, self._facts, self._residual = source, target, facts, parts.residual
+        self._softmax = _Linear(parts.softmax, parts.bias)
+        is_tied = parts.softmax is parts.target
+        self._source, self._target = parts.source, self._softmax.weight if is_tied else parts.target.decode()
+        self._key, self._bridge, self._output = parts.key.decode(), _Linear(*parts.bridge), _Linear(*parts.output)
+        each = (parts.directions, parts.above, parts.decoder)
+        self._directions, self._above, self._decoder = (list(map(_Lstm, layers)) for layers in each)
 
     @property
     def search_facts(self) -> SearchFacts:

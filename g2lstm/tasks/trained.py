@@ -254,14 +254,19 @@ class Trained(ABC):
 
     def examples(self, count: int, data_dir: Path | None = None) -> list[str]:
         """Example sentences: from the validation text, or made up if that text is missing."""
-        file = validation_files(self.recipe, data_dir)[0]
-        if not file.is_file():
-            return self._made_up(count)
-        lines = (piece.text.strip() for piece in islice(read_pieces(file), 1000))
-        return list(islice((line for line in lines if len(line.split()) in WORDS), count))
+        return example_sentences(self.recipe, count, data_dir) or self._made_up(count)
 
     def _made_up(self, count: int) -> list[str]:
         return []
+
+
+def example_sentences(recipe: Recipe, count: int, data_dir: Path | None = None) -> list[str]:
+    """The first sentences of the validation text that are neither short nor long; none if that text is missing."""
+    file = validation_files(recipe, data_dir)[0]
+    if not file.is_file():
+        return []
+    lines = (piece.text.strip() for piece in islice(read_pieces(file), 1000))
+    return list(islice((line for line in lines if len(line.split()) in WORDS), count))
 
 
 def validation_files(recipe: Recipe, data_dir: Path | None = None) -> list[Path]:

@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 
 from g2lstm.errors import G2Error
 from g2lstm.look.counts import HIGH, LOW
-from g2lstm.look.pictures.style import css_variables
+from g2lstm.page.palette import css_variables
 from g2lstm.tasks.reading import GATES, LayerReading, Reading
 from g2lstm.tasks.recipes import task_of
 from g2lstm.version import __version__
@@ -57,7 +57,7 @@ def create_app(runs: Sequence[ViewedRun], *, hosts: Iterable[str] = LOOPBACK, an
     app.state.runs = {run.name: run for run in runs}
     app.include_router(_routes)
     app.mount("/plotly", StaticFiles(packages=[("plotly", "package_data")]))
-    app.mount("/", StaticFiles(packages=[("g2lstm.view", "static")], html=True))
+    app.mount("/", StaticFiles(packages=[("g2lstm.view", "static"), ("g2lstm.page", "static")], html=True))
     return app
 
 

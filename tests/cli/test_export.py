@@ -25,8 +25,19 @@ def test_a_language_model(tmp_path):
     scope: dict[str, object] = {}
     exec("\n".join(lines[lines.index("") :]), scope)
     assert scope["log_probabilities"].shape[:2] == (1, 1)
+    code, _, err = command("export", run)
+    assert code == 2
+    assert "exists already" in err
+    assert "--force" in err
+    code, out, _ = command("export", run, "--force", "--json", "--eval-gate", "tempered")
+    assert code == 0
+    facts = json.loads(out)
+    assert list(facts["files"]) == [str(run / "export" / name) for name in files]
+    assert all(size > 0 for size in facts["files"].values())
+    assert facts["difference"] <= facts["tolerance"]
 
 
+@pytest.mark.slow  # the tests of the files export one
 def test_a_translation_model_as_json(tmp_path):
     run = translation_run(tmp_path / "mt", "model.layers=1")
     code, out, _ = command(
@@ -47,7 +58,7 @@ def test_what_becomes_float32_is_told_on_standard_error(tmp_path, monkeypatch):
     code, out, err = command("export", run, "--json")
     assert code == 0
     assert json.loads(out)["expanded"] == ["embedding.weight"]
-    assert err.startswith("g2lstm: become float32 when a runtime loads the export: embedding.weight")
+    assert err.startswith("g2lstm: become float32 when a runtime loads the export: embedding.weight; with int8")
     assert len(err.splitlines()) == 1
 
 
@@ -68,14 +79,32 @@ def test_a_language_model_in_c(tmp_path, monkeypatch):
     assert shutil.which("cc") is None or facts["checked"].endswith("allowed: passed")
 
 
+def test_a_page(tmp_path):
+    run = language_run(tmp_path / "lm")
+    code, out, err = command("export", run, "--format", "html", "--title", "A <b>", "--example", "w1 w2")
+    page = run / "export" / "model.html"
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0].split()[0] == str(page)
+    assert out.splitlines()[1] == "open it in a browser; it needs no server and no network"
+    assert "<title>A &lt;b&gt;</title>" in page.read_text()
+    code, out, err = command("export", run, "--format", "html")
+    assert (code, out) == (2, "")
+    assert err == f"g2lstm: {page} exists already; choose another name, or replace it with --force\n"
+    code, out, _ = command("export", run, "--format", "html", "--force", "--json")
+    assert json.loads(out) == {"files": {str(page): page.stat().st_size}, "weights": 1280 + 2 * 4 * 11 * 12}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--format", "tflite"], "models are exported as onnx or c, got --format 'tflite'"),
+        (["--format", "tflite"], "models are exported as onnx, c or html, got --format 'tflite'"),
         (["--out", "somewhere"], "must end in .onnx, got 'somewhere'"),
         (["--activations", "int2"], "activations must be one of 'float32', 'int8', got 'int2'"),
         (["--eval-gate", "open"], "eval_gate must be one of"),
         (["--format", "c", "--activations", "int8"], "--activations is for ONNX"),
+        (["--format", "html", "--activations", "int8"], "--activations is for ONNX; a page computes in floats"),
+        (["--format", "html", "--out", "page.htm"], "the name of a page must end in .html, got 'page.htm'"),
+        (["--title", "words"], "--title and --example are for --format html, got --format onnx"),
         (["--format", "c", "--out", "two words.c"], "must be a C identifier that ends in .c, got 'two words.c'"),
     ],
 )
@@ -93,13 +122,7 @@ def test_mistakes_in_the_run(tmp_path):
     assert code == 2
     assert "is not a run directory" in err
     run = language_run(tmp_path / "lm", "model.layers=1")
-    assert command("export", run)[0] == 0
-    code, _, err = command("export", run)
-    assert code == 2
-    assert "exists already" in err
-    assert "--force" in err
-    assert command("export", run, "--force")[0] == 0
     (run / "model.safetensors").unlink()
-    code, _, err = command("export", run, "--force")
+    code, _, err = command("export", run)
     assert code == 2
     assert "has no trained model" in err

@@ -14,8 +14,9 @@ from g2lstm.look.pictures.bits import Curve, Dot, draw_bits
 from g2lstm.look.pictures.curve import draw_curve
 from g2lstm.look.pictures.histograms import draw_histograms, draw_layers, draw_sigmoid
 from g2lstm.look.pictures.sentence import MAX_WORDS, draw_units, draw_words
-from g2lstm.look.pictures.style import HEAT, THEME, css_variables, heat_colours, save, svg_element
+from g2lstm.look.pictures.style import heat_colours, save, svg_element
 from g2lstm.look.pictures.training import draw_learning
+from g2lstm.page.palette import HEAT, THEME, css_variables
 from g2lstm.tasks.reading import LayerReading, Reading
 
 TEXT = "the cat costs $ 5 , a$^$b , \x1b 猫 <b>"

@@ -130,7 +130,7 @@ def test_an_old_recipe_has_todays_defaults(plain):
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ('task = "lm"', 'task = "speech"', "is a run of task 'speech', and this runtime knows lm, mt; install"),
+        ('task = "lm"', 'task = "speech"', "is a run of task 'speech', and the runtime knows lm, mt; install"),
         ('task = "lm"', "task = 3", "task must be of type str, got 3"),
         ('method = "gumbel"', 'method = "magic"', "model.method must be one of gumbel, .*, got 'magic'"),
         ("tau = 0.9", "tau = -1.0", "model.tau must be above 0, got -1.0"),

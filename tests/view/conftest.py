@@ -1,17 +1,13 @@
 """Toy runs behind a server; nothing is written to the user's cache."""
 
-import shutil
 import threading
 import time
-import warnings
 from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from g2lstm.look.examine import named_runs
 from tests.look.toys import language_run, translation_run
-
-BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 
 
 @pytest.fixture(scope="session")
@@ -79,20 +75,6 @@ def address(paths):
     server.should_exit = True
     thread.join()
     listening.close()
-
-
-@pytest.fixture(scope="session")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if found is None:
-        pytest.skip("there is no chromium on PATH; on Debian: apt-get install chromium")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with playwright.sync_playwright() as started:
-            browser = started.chromium.launch(executable_path=found, args=BROWSER, timeout=120_000)
-            yield browser
-            browser.close()
 
 
 @pytest.fixture

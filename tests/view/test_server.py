@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import g2lstm
-from g2lstm.look.pictures.style import css_variables
+from g2lstm.page.palette import css_variables
 from g2lstm.tasks.lm.trained import TrainedLanguageModel
 from g2lstm.view import run as view_run
 from g2lstm.view.server import MAX_CHARACTERS, MAX_WORDS

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from g2lstm.look.pictures.style import COLOURS, DASHES, GATE_NAMES, HEAT, new_figure, styled, unit_interval
+from g2lstm.look.pictures.style import COLOURS, DASHES, GATE_NAMES, new_figure, styled, unit_interval
+from g2lstm.page.palette import HEAT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,4 +1,4 @@
-"""How everything we draw looks: the one palette of pictures, report and page, and how a figure becomes a file."""
+"""How our pictures look, in the palette of our pages, and how a figure becomes a file."""
 
 import io
 import re
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from g2lstm.files import write_atomically
+from g2lstm.page.palette import HEAT, THEME
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,20 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
 
-# ColorBrewer's YlGnBu: darkens steadily, so values can be told apart in grey and by colour-blind people.
-HEAT = ("#ffffd9", "#edf8b1", "#c7e9b4", "#7fcdbb", "#41b6c4", "#1d91c0", "#225ea8", "#253494", "#081d58")
-# By CSS variable, the colour on a light and on a dark page. Pictures are drawn in the light one.
-THEME = {
-    "ink": ("#1d2530", "#e4e8ee"),
-    "quiet": ("#5b6675", "#9aa6b4"),
-    "rule": ("#dfe4ea", "#2e3945"),
-    "c0": ("#0072b2", "#56b4e9"),
-    "c1": ("#c04e00", "#ff8c42"),
-    "c2": ("#00805d", "#3fcf9f"),
-    "c3": ("#a83f7d", "#e08fc0"),
-    "c4": ("#9a6a00", "#e6b840"),
-    "c5": ("#5b6470", "#a5adb8"),
-}
 INK, QUIET, RULE, *COLOURS = (light for light, _ in THEME.values())
 # Lines also differ in dashes, for those who don't see colours.
 DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
@@ -128,13 +115,6 @@ def _short_tag(found: re.Match[str]) -> str:
     """A tag of matplotlib's SVG without the ids that every picture has; coordinates keep one decimal."""
     tag = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", found[0]).replace(f"; font-family: '{_FONT}'", "")
     return re.sub(r' (?:[dxy]|transform)="[^"]*"', lambda places: re.sub(r"(\.\d)\d+", r"\1", places[0]), tag)
-
-
-def css_variables() -> str:
-    """The palette as a CSS rule; the element's `color-scheme` chooses between light and dark."""
-    colours = [f"--{name}: light-dark({light}, {dark});" for name, (light, dark) in THEME.items()]
-    accent = f"--accent: light-dark({HEAT[6]}, {HEAT[3]});"
-    return f":root {{ {' '.join(colours)} {accent} --heat: {' '.join(HEAT)}; }}\n"
 
 
 def heat_colours() -> "Colormap":

@@ -1,11 +1,11 @@
 // The units of one word: each unit's gate as a square, their histogram, and one unit along the whole sentence.
 
-import { colour, make, tip } from "./dom.js";
-import { colourOf, css, GATES, LETTERS } from "./heat.js";
+import { colour, make } from "./dom.js";
+import { GATES, LETTERS } from "./heat.js";
 import { CONFIG, curveOf, drawCompared, layoutOf } from "./plot.js";
 import { loadPlotly, units as askUnits } from "./server.js";
+import { Squares } from "./squares.js";
 
-const SQUARE = { least: 12, most: 16 }; // pixels, with the gap
 const BINS = 20;
 let panels = 0;
 
@@ -15,7 +15,7 @@ export class UnitsPanel {
     this.change = change;
     this.title = make("h3", { tabIndex: -1 });
     this.summary = make("p", { className: "quiet" });
-    this.canvas = make("canvas", { role: "img" });
+    this.squares = new Squares((unit) => change({ unit: String(unit) }));
     this.sorted = make("input", { type: "checkbox" });
     this.unit = make("input", { type: "number", min: 0, step: 1, className: "number" });
     this.histogram = make("div", { className: "plot" });
@@ -35,17 +35,11 @@ export class UnitsPanel {
     const bar = make("div", { className: "line" }, this.gates,
       make("label", { className: "check" }, this.sorted, " sorted"), make("label", {}, "Unit ", this.unit), close);
     this.element = make("section", { className: "units", hidden: true }, this.title, bar, this.message, this.summary,
-      this.canvas, this.histogram, this.trace);
+      this.squares.canvas, this.histogram, this.trace);
     this.sorted.addEventListener("change", () => this.draw());
     this.unit.addEventListener("change", () => {
       const wanted = Math.min(Math.max(Math.round(Number(this.unit.value)), 0), this.count - 1);
       change({ unit: this.unit.value === "" ? "" : String(wanted) });
-    });
-    this.canvas.addEventListener("pointermove", (event) => this.point(event));
-    this.canvas.addEventListener("pointerleave", tip.hide);
-    this.canvas.addEventListener("click", (event) => {
-      const found = this.unitUnder(event);
-      if (found) change({ unit: String(found.unit) });
     });
     new ResizeObserver(() => this.draw()).observe(this.element);
   }
@@ -83,57 +77,11 @@ export class UnitsPanel {
     }
   }
 
-  order(values) {
-    const order = values.map((_, unit) => unit);
-    return this.sorted.checked ? order.sort((a, b) => values[a] - values[b]) : order;
-  }
-
   draw() {
     if (this.element.hidden || !this.answer) return;
+    const options = { sorted: this.sorted.checked, marked: this.unit.value === "" ? null : Number(this.unit.value) };
     const values = this.answer.values[this.gate];
-    const width = this.element.clientWidth;
-    // Layers are often a power of two wide: then every row is full.
-    const columns = 2 ** Math.max(Math.floor(Math.log2(width / SQUARE.least)), 0);
-    const square = Math.min(Math.floor(width / columns), SQUARE.most);
-    const rows = Math.ceil(values.length / columns);
-    const scale = window.devicePixelRatio || 1;
-    Object.assign(this.canvas, { width: columns * square * scale, height: rows * square * scale });
-    Object.assign(this.canvas.style, { width: `${columns * square}px`, height: `${rows * square}px` });
-    const context = this.canvas.getContext("2d");
-    context.scale(scale, scale);
-    this.shown = this.order(values);
-    Object.assign(this, { columns, square });
-    this.shown.forEach((unit, place) => {
-      context.fillStyle = css(colourOf(values[unit]));
-      const [x, y] = [(place % columns) * square, Math.floor(place / columns) * square];
-      context.fillRect(x, y, square - 1, square - 1);
-      if (String(unit) === this.unit.value) {
-        context.strokeStyle = colour("c1");
-        context.lineWidth = 2;
-        context.strokeRect(x, y, square - 1, square - 1);
-      }
-    });
-    const share = (test) => `${Math.round((100 * values.filter(test).length) / values.length)} %`;
-    const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
-    const text = `${values.length} units: mean ${mean.toFixed(3)}, ${share((v) => v < 0.1)} closed (below 0.1), ` +
-      `${share((v) => v > 0.9)} open (above 0.9).`;
-    this.summary.textContent = text;
-    this.canvas.setAttribute("aria-label", `The ${this.gate} gate of ${text}`);
-  }
-
-  unitUnder(event) {
-    const column = Math.floor(event.offsetX / this.square);
-    const place = Math.floor(event.offsetY / this.square) * this.columns + column;
-    const unit = column < this.columns ? this.shown?.[place] : undefined;
-    return unit === undefined ? null : { unit, value: this.answer.values[this.gate][unit] };
-  }
-
-  point(event) {
-    const found = this.unitUnder(event);
-    if (!found) return tip.hide();
-    const { clientX: left, clientY: top } = event;
-    const lines = [`unit ${found.unit}`, `${this.gate} ${found.value.toFixed(4)}`];
-    return tip.show({ left, top: top - 4, bottom: top + 14, width: 0 }, lines);
+    this.summary.textContent = this.squares.draw(values, this.gate, { width: this.element.clientWidth, ...options });
   }
 
   async plot(plotly, along, position, unit) {

@@ -3,19 +3,24 @@
 import { make, tip } from "./dom.js";
 import { paint, short } from "./heat.js";
 
-export function drawOutcome(reading) {
-  if (reading.next_words) return [drawNextWords(reading.next_words)];
+/* `choose`, if given, is called with the number of a next word when it is clicked. */
+export function drawOutcome(reading, choose = null) {
+  if (reading.next_words) return [drawNextWords(reading.next_words, choose)];
   if (reading.attention) return [drawTranslation(reading), drawAttention(reading)];
   return [];
 }
 
-function drawNextWords(words) {
+function drawNextWords(words, choose) {
   const most = words[0][1];
-  const items = words.map(([word, share]) => {
+  const items = words.map(([word, share], number) => {
     const bar = make("span", { className: "bar" });
     bar.style.width = `${Math.max((100 * share) / most, 0.5)}%`;
     const percent = make("span", { className: "number quiet", textContent: `${(100 * share).toFixed(1)} %` });
-    const name = make("span", { className: "token", textContent: word });
+    const name = make(choose ? "button" : "span", { className: "token", textContent: word });
+    if (choose) {
+      name.type = "button";
+      name.addEventListener("click", () => choose(number));
+    }
     return make("li", {}, name, make("span", { className: "track" }, bar), percent);
   });
   return section("Next word", make("ol", { className: "next" }, ...items));

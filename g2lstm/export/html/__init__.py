@@ -1,0 +1,1 @@
+"""Models as one HTML file, which runs them in the browser."""

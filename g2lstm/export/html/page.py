@@ -1,0 +1,210 @@
+"""`export_html`: a run as one HTML file that runs the model in the browser, offline."""
+
+import base64
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from g2lstm.errors import G2Error
+from g2lstm.export.html.bundle import bundle, resource
+from g2lstm.export.html.payload import Payload
+from g2lstm.files import write_atomically
+from g2lstm.page.palette import css_variables
+from g2lstm.runtime.beam import LIMIT_MORE, LIMIT_PER_TOKEN
+from g2lstm.runtime.language import LanguageModel, LanguageParts
+from g2lstm.runtime.opened import OpenedRun, open_run
+from g2lstm.runtime.translation import TranslationParts, search_facts
+from g2lstm.version import __version__
+
+if TYPE_CHECKING:
+    from g2lstm.text.tokenize import Tokenizer
+
+VERSION = 1  # of the facts
+_MADE_UP = 4  # examples
+_CAPITAL = re.compile("[A-Z]")  # in byte-pair encoding, other letters are bytes in disguise
+_LANGUAGES = {"de": "German", "en": "English", "fr": "French", "es": "Spanish", "it": "Italian", "cs": "Czech"}
+
+
+@dataclass(frozen=True)
+class HtmlExport:
+    """What was written.
+
+    Attributes:
+        file: the page.
+        bytes: its size.
+        weights: in the matrices of the model.
+    """
+
+    file: Path
+    bytes: int
+    weights: int
+
+
+def export_html(
+    run: Any,
+    path: str | Path,
+    *,
+    title: str | None = None,
+    examples: Sequence[str] = (),
+    eval_gate: str | None = None,
+    force: bool = False,
+) -> HtmlExport:
+    """Writes a run as one HTML file that runs the model in the browser: no server, no network.
+
+    A language model shows the next words of what you type and continues it; a translation model translates, with its
+    attention. Both show their gates word by word. Weights keep their codes, so a compressed run makes a small page. In
+    the page, `window.g2lstm` has the model for scripts.
+
+    Args:
+        run: a run directory, or a model from `g2lstm.load`.
+        path: NAME.html.
+        title: of the page; what the model does if not given.
+        examples: sentences that visitors can pick. A language model makes some up if there are none.
+        eval_gate: "soft", "tempered" or "hard"; None for the model's own.
+        force: replace an existing file.
+    """
+    path = Path(path)
+    if path.suffix != ".html" or path.name == ".html":
+        raise G2Error(f"the name of a page must end in .html, got {str(path)!r}; use a name such as model.html")
+    if isinstance(examples, str):
+        raise G2Error(f"examples must be a list of sentences, got one string; give [{examples!r}]")
+    if os.path.lexists(path) and not force:
+        raise G2Error(f"{path} exists already; choose another name, or replace it with --force")
+    opened = open_run(Path(getattr(getattr(run, "run", None), "path", run)), eval_gate)
+    payload = Payload()
+    if isinstance(opened.parts, LanguageParts):
+        model = _language(opened.parts, payload)
+        sentences = list(examples) or _made_up(opened)
+    else:
+        model = _translation(opened.parts, payload)
+        sentences = list(examples)
+    facts = {
+        "version": VERSION,
+        "g2lstm": __version__,
+        "task": opened.recipe.task,
+        "title": title or _title(opened),
+        "method": opened.recipe.get("model.method", "gumbel"),
+        "weights": payload.weights,
+        "examples": sentences,
+        "tokenizers": [_tokenizer(one, payload) for one in opened.tokenizers],
+        "model": model,
+        "search": _search(opened),
+    }
+    try:
+        content = _page(facts, payload).encode()
+    except UnicodeEncodeError as error:
+        raise G2Error(
+            f"the title and the examples must be valid Unicode, got half of a surrogate pair in {error.object!r}"[:300]
+        ) from None
+    with write_atomically(path) as file:
+        file.write(content)
+    return HtmlExport(path, len(content), payload.weights)
+
+
+def _page(facts: dict[str, Any], payload: Payload) -> str:
+    """The page; no string of the model is in it but its title, because everything else is inside the payload."""
+    style = css_variables() + resource("page.css") + resource("model.css")
+    theme, script = resource("theme.js"), bundle("demo.js")
+    policy = (
+        "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
+        f"style-src {_hash(style)}; script-src {_hash(theme)} {_hash(script)}"
+    )
+    icon = base64.b64encode(resource("icon.svg").encode()).decode()
+    return Template(resource("model.html")).substitute(
+        title=escape(facts["title"]),
+        policy=policy,
+        icon=f"data:image/svg+xml;base64,{icon}",
+        style=style,
+        theme=theme,
+        script=script,
+        payload=payload.encoded(facts),
+    )
+
+
+def _hash(text: str) -> str:
+    """How a content security policy names an inline script or style."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _language(parts: LanguageParts, payload: Payload) -> dict[str, Any]:
+    return {
+        "embedding": payload.matrix(parts.embedding),
+        "layers": [
+            payload.layer(one) | {"residual": residual}
+            for one, residual in zip(parts.layers, parts.residual, strict=True)
+        ],
+        "softmax": None if parts.softmax is parts.embedding else payload.matrix(parts.softmax),
+        "bias": payload.array(parts.bias),
+    }
+
+
+def _translation(parts: TranslationParts, payload: Payload) -> dict[str, Any]:
+    tables: dict[str, Any] = {name: payload.matrix(getattr(parts, name)) for name in ("target", "key")}
+    tied = {name: getattr(parts, name) for name in ("source", "softmax")}
+    tables |= {name: None if one is parts.target else payload.matrix(one) for name, one in tied.items()}
+    linears = {
+        name: {"weight": payload.matrix(matrix), "bias": payload.array(bias)}
+        for name, (matrix, bias) in {"bridge": parts.bridge, "output": parts.output}.items()
+    }
+    stacks = {name: [payload.layer(one) for one in getattr(parts, name)] for name in ("directions", "above", "decoder")}
+    return {**tables, **linears, **stacks, "bias": payload.array(parts.bias), "residual": parts.residual}
+
+
+def _search(opened: OpenedRun) -> dict[str, Any]:
+    if isinstance(opened.parts, LanguageParts):
+        return {}
+    how, target = search_facts(opened.recipe), opened.tokenizers[-1]
+    return {
+        "beam": how.beam,
+        "length_penalty": how.length_penalty,
+        "is_tokenized": how.is_tokenized,
+        "forbidden": [] if target.kind == "word" else [target.unk_id],
+        "limit": [LIMIT_PER_TOKEN, LIMIT_MORE],
+    }
+
+
+def _tokenizer(tokenizer: "Tokenizer", payload: Payload) -> dict[str, Any]:
+    """A tokenizer as the script takes it; `text.tokenize` allows only these settings."""
+    settings = json.loads(tokenizer.backend.to_str())
+    ids: dict[str, int] = settings["model"]["vocab"]
+    tokens = sorted(ids, key=ids.__getitem__)
+    normalizer = json.dumps(settings["normalizer"])
+    described = {
+        "kind": tokenizer.kind,
+        "tokens": tokens,
+        "unk": tokenizer.unk_id,
+        "eos": tokenizer.eos_id,
+        "lowercase": "Lowercase" in normalizer,
+        "prefix": "Prepend" in normalizer,
+        "only_spaces": "Split" in json.dumps(settings["pre_tokenizer"]),
+        "has_capitals": sum(len(token) > 1 and bool(_CAPITAL.search(token)) for token in tokens) > len(tokens) / 100,
+    }
+    if tokenizer.kind == "bpe":
+        pairs = [one.split(" ") if isinstance(one, str) else one for one in settings["model"]["merges"]]
+        flat = [ids[token] for pair in pairs for token in pair]
+        described["merges"] = payload.array(np.array(flat, np.int32))
+    return described
+
+
+def _made_up(opened: OpenedRun) -> list[str]:
+    """Sentences that a language model writes by itself."""
+    assert isinstance(opened.parts, LanguageParts)
+    model = LanguageModel(opened.parts, opened.tokenizers[0], threads=1)
+    texts = (model.generate(tokens=16, temperature=0.7, seed=seed) for seed in range(_MADE_UP))
+    return [line for text in texts if (line := text.strip().split("\n")[0])]
+
+
+def _title(opened: OpenedRun) -> str:
+    if isinstance(opened.parts, LanguageParts):
+        return "What comes next?"
+    sides = (opened.recipe.get(f"data.{side}", "") for side in ("source", "target"))
+    return " to ".join(_LANGUAGES.get(side, side) for side in sides)
