@@ -257,6 +257,7 @@ class _Cell(nn.Module):
         if isinstance(x.size(0), int) and x.size(0) == 1 and lengths is None:
             state, y = step(state, from_x[0])
             return y.unsqueeze(0), state
+        state = tuple(one.contiguous() for one in state)  # scan refuses a slice
         if lengths is None:
             last, y = scan(step, state, from_x, reverse=backwards)
         else:

@@ -1,6 +1,7 @@
 """The command line as a user meets it: output, errors, exit codes."""
 
 import json
+import pickle
 import subprocess
 import sys
 from importlib.abc import MetaPathFinder
@@ -12,6 +13,7 @@ from g2lstm.__main__ import main as load_and_run
 from g2lstm.lab.bench import train
 from g2lstm.text import lines
 from tests.cli.command import run
+from tests.pickles import PickleError
 
 
 def test_as_a_process_of_its_own():
@@ -24,6 +26,11 @@ def test_as_a_process_of_its_own():
 def test_the_command_line_starts_without_torch():
     code = "import sys; import g2lstm.cli.main; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_commands_are_run_where_pickles_are_refused():
+    with pytest.raises(PickleError):
+        pickle.loads(pickle.dumps(1))
 
 
 def test_help_and_version():

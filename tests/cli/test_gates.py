@@ -1,4 +1,4 @@
-"""`g2lstm gates` from the command line: files, numbers, the mode, and bad input that leaves nothing behind."""
+"""`g2lstm gates` and `report`: files, numbers, the mode, and bad input that leaves nothing behind."""
 
 import json
 
@@ -172,3 +172,9 @@ def test_where_the_comparison_goes(folder, tmp_path):
     code, _, errors = run(folder / "g2", "--out", tmp_path / "file")
     assert code == 2
     assert "is a file; choose a folder" in errors
+
+
+def test_a_report_of_both_tasks(folder, tmp_path):
+    done = command("report", folder / "g2", folder / "mt", "--out", tmp_path / "report.html")
+    assert (done.returncode, done.stdout) == (0, f"written: {tmp_path / 'report.html'}\n")
+    assert "<h1>g2, mt</h1>" in (tmp_path / "report.html").read_text()

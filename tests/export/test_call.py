@@ -157,7 +157,7 @@ class Returning(Tagger):
         return out, state, out
 
 
-@pytest.mark.parametrize("how", ["named", "in place"])
+@pytest.mark.parametrize("how", ["named", pytest.param("in place", marks=slow)])
 def test_states_that_are_none_count_as_hidden_even_if_they_are_returned(how, tmp_path):
     model = sharp(Returning(how))
     _, session, facts = export(model, tmp_path, tokens(2, 3))
@@ -216,6 +216,28 @@ def test_states_of_a_model_that_takes_them(kind, tmp_path):
         close(got[f"{name}_next"], last)
 
 
+class Joint(nn.Module):
+    """Its state is one tensor, of which h and c are slices."""
+
+    def __init__(self):
+        super().__init__()
+        self.recurrent = g2lstm.G2LSTM(E, H, eval_gate="hard")
+
+    def forward(self, x, state):
+        out, last = self.recurrent(x, (state[..., :H], state[..., H:]))
+        return {"out": out, "state": torch.cat(last, -1)}
+
+
+def test_states_that_are_slices_of_one(tmp_path):
+    model = sharp(Joint())
+    _, session, facts = export(model, tmp_path, (torch.randn(2, 3, E), torch.zeros(1, 3, 2 * H)))
+    assert facts["carried"] == {"state_next": "state"}
+    x, state = torch.randn(5, 2, E), torch.randn(1, 2, 2 * H)
+    got, expected = run(session, x=x.numpy(), state=state.numpy()), model(x, state)
+    close(got["out"], expected["out"])
+    close(got["state_next"], expected["state"])
+
+
 def test_two_lengths(tmp_path):
     model = sharp(Two())
     _, session, facts = export(model, tmp_path, (torch.randn(2, 3, E), torch.randn(4, 3, E)))
@@ -230,7 +252,7 @@ def test_two_lengths(tmp_path):
     "layer",
     [
         nn.LSTM(E, H, 2, bidirectional=True),
-        nn.GRU(E, H),
+        pytest.param(nn.GRU(E, H), marks=slow),
         g2lstm.G2LSTM(E, H, eval_gate="hard"),
         pytest.param(g2lstm.G2LSTM(E, H, bidirectional=True, eval_gate="hard"), marks=slow),
     ],
@@ -247,7 +269,7 @@ def test_packed_sequences(layer, tmp_path):
 
 
 @pytest.mark.parametrize("cell", [
-    nn.LSTMCell, pytest.param(nn.GRUCell, marks=slow), g2lstm.G2LSTMCell, g2lstm.G2GRUCell,
+    nn.LSTMCell, pytest.param(nn.GRUCell, marks=slow), pytest.param(g2lstm.G2LSTMCell, marks=slow), g2lstm.G2GRUCell,
 ])  # fmt: skip
 def test_cells(cell, tmp_path):
     """A loop over a cell has the example's length, as torch unrolls it; one step of it has none."""
@@ -283,7 +305,7 @@ SPEC = "gates=int4; cell=int4; embedding=int4; softmax=int4"
 @pytest.mark.filterwarnings("ignore:.*lose")
 @pytest.mark.parametrize(
     ("kind", "activations"),
-    [("LSTM", "float32"), pytest.param("LSTM", "int8", marks=slow), ("G2GRU", "float32")],
+    [("LSTM", "float32"), pytest.param("LSTM", "int8", marks=slow), pytest.param("G2GRU", "float32", marks=slow)],
     ids=str,
 )
 def test_compressed(kind, activations, tmp_path):
@@ -292,6 +314,7 @@ def test_compressed(kind, activations, tmp_path):
     assert "MatMulNBits" in operators(made.files[0])
     assert not made.expanded
     assert facts["graphs"]["model"]["activations"] == activations
+    assert facts["graphs"]["model"]["operators"].endswith("(ONNX Runtime)")
     if activations == "float32":
         x, zero = tokens(4, 6), np.zeros((1, 4, H), np.float32)
         state = dict.fromkeys(names(facts, "inputs")[1:], zero)

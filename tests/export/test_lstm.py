@@ -11,14 +11,18 @@ from g2lstm.errors import G2Error
 from g2lstm.export.onnx import export_onnx
 from g2lstm.nn.lstm import GatedLSTM
 from tests.export.sessions import TOLERANCE, open_session, operators, run
-from tests.nn.layers import SURFACE
+from tests.nn.layers import SURFACE, Case
 
 I, H = 4, 7
-# A projection makes a loop of a layer; by default one of them is traced.
+slow = pytest.mark.slow  # what differs from faster cases in nothing that one of them does not have
+ALL_AT_ONCE = {"num_layers": 2, "bidirectional": True, "batch_first": True, "bias": False}
 PLAIN = [
-    pytest.param(case, id=case.name, marks=pytest.mark.slow if case.name.startswith("projection_") else ())
-    for case in SURFACE
-    if case.states and not case.packed and not case.unbatched
+    Case("all_at_once", ALL_AT_ONCE),
+    *(
+        case if case.name in ("plain", "projection") else pytest.param(case, marks=slow)
+        for case in SURFACE
+        if case.states and not case.packed and not case.unbatched
+    ),
 ]
 SPECS = {
     "low rank": "gates=svd:3; cell=svd:4",
@@ -64,7 +68,7 @@ def agrees(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-@pytest.mark.parametrize("case", PLAIN)
+@pytest.mark.parametrize("case", PLAIN, ids=str)
 def test_dense(agrees, case):
     _, used = agrees(small(**case.layer))
     assert ("LSTM" in used) == ("proj_size" not in case.layer)
@@ -74,8 +78,9 @@ def test_dense(agrees, case):
     ("kind", "options", "operator"),
     [
         (nn.LSTM, {"num_layers": 2, "bidirectional": True, "batch_first": True}, "LSTM"),
-        (nn.GRU, {"num_layers": 2, "bidirectional": True, "batch_first": True}, "GRU"),
-        (nn.GRU, {"bias": False}, "GRU"),
+        (nn.GRU, ALL_AT_ONCE, "GRU"),
+        pytest.param(nn.GRU, {"num_layers": 2, "bidirectional": True, "batch_first": True}, "GRU", marks=slow),
+        pytest.param(nn.GRU, {"bias": False}, "GRU", marks=slow),
         (g2lstm.G2GRU, {"num_layers": 2, "method": "sharpened"}, "GRU"),
         (g2lstm.G2GRU, {"bidirectional": True, "method": "binary"}, "Scan"),
     ],
@@ -89,39 +94,39 @@ def test_other_layers(agrees, kind, options, operator):
     "options",
     [
         {"method": "sharpened", "gates": "ifo"},
-        {"method": "sigmoid"},
-        {"method": "gumbel", "tau": 0.5, "eval_gate": "tempered"},
+        pytest.param({"method": "sigmoid"}, marks=slow),
+        pytest.param({"method": "gumbel", "tau": 0.5, "eval_gate": "tempered"}, marks=slow),
         {"method": "gumbel", "eval_gate": "hard", "gates": "ifo"},
         {"method": "binary"},
-        {"method": "binary", "eval_gate": "soft"},
+        pytest.param({"method": "binary", "eval_gate": "soft"}, marks=slow),
+        pytest.param({"method": "sharpened", "eval_gate": "hard"}, marks=slow),
     ],
 )
 def test_methods_and_gates(agrees, options):
+    """The first unit's gates are at 0, where a hard gate is open."""
     layer = small(**options)
-    _, used = agrees(layer)
-    assert ("GreaterOrEqual" in used) == (layer.eval_gate == "hard")
-
-
-def test_a_hard_gate_is_open_at_zero(tmp_path):
-    layer = small(eval_gate="hard")
+    is_hard = layer.eval_gate == "hard"
     with torch.no_grad():
         for parameter in layer.parameters():
-            parameter.zero_()
-    session = open_session(export_onnx(layer, tmp_path / "layer.onnx").files[0])
+            parameter[::H] = 0
+    made, used = agrees(layer)
+    assert ("GreaterOrEqual" in used) == is_hard
     c = np.ones((1, 2, H), np.float32)
-    got = run(session, input=np.ones((3, 2, I), np.float32), h=np.zeros_like(c), c=c)
-    np.testing.assert_array_equal(got["c_next"], c)
+    got = run(open_session(made.files[0]), input=np.ones((3, 2, I), np.float32), h=np.zeros_like(c), c=c)["c_next"]
+    np.testing.assert_array_equal(got[:, :, 0], 1 if is_hard else np.full((1, 2), 0.5**3, np.float32))
 
 
 @pytest.mark.parametrize(
     ("spec", "layer"),
     [
         ("low rank", {"method": "sharpened"}),
-        pytest.param("low rank int8", {"bias": False, "batch_first": True}, marks=pytest.mark.slow),
+        pytest.param("low rank int8", {"bias": False, "batch_first": True}, marks=slow),
         ("int8", {"method": "sharpened", "bidirectional": True, "num_layers": 2}),
-        pytest.param("int4", {"bidirectional": True}, marks=pytest.mark.slow),
-        ("five levels", {"method": "sharpened", "bias": False, "batch_first": True}),
-        pytest.param("mixed", {"num_layers": 2}, marks=pytest.mark.slow),
+        pytest.param("int4", {"bidirectional": True}, marks=slow),
+        pytest.param("five levels", {"method": "sharpened", "bias": False, "batch_first": True}, marks=slow),
+        pytest.param("mixed", {"num_layers": 2}, marks=slow),
+        ("mixed", {"bias": False, "batch_first": True, "tau": 0.4, "eval_gate": "tempered", "gates": "ifo"}),
+        pytest.param("mixed", {"tau": 0.4, "eval_gate": "hard", "gates": "ifo"}, marks=slow),
     ],
 )
 @pytest.mark.filterwarnings("ignore:become float32")
@@ -131,11 +136,6 @@ def test_compressed(agrees, spec, layer):
     assert bool(made.expanded) == ("int8" in spec)
     assert ("LSTM" in used) == (spec == "int8")
     assert "DequantizeLinear" not in used  # ONNX Runtime would make int8 activations of it
-
-
-@pytest.mark.parametrize("eval_gate", ["tempered", "hard"])
-def test_compressed_with_other_gates(agrees, eval_gate):
-    agrees(compress(small(tau=0.4, eval_gate=eval_gate, gates="ifo"), SPECS["mixed"]))
 
 
 def test_gates_can_be_chosen(agrees, tmp_path):
