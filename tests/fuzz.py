@@ -62,8 +62,11 @@ def damaged(data, content: bytes, most: int = 3) -> bytes:
 
 
 NUMBERS = st.sampled_from([0, -1, 1, 2**31, 2**63, 2**64, 10**12, 10**30, 10**400, 1e308, -0.0, 0.5])
+STRINGS = st.sampled_from(
+    ["", "\ud800", "\x1b[2J", "$\\frac{", "<script>", "a\nb", "é", "x" * 5000, "1", "-", "{x}", "%s"]
+)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | NUMBERS | st.text(max_size=5),
+    st.none() | st.booleans() | st.integers() | st.floats() | NUMBERS | st.text(max_size=5) | STRINGS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
@@ -80,11 +83,13 @@ def changed(data, value):
             if isinstance(table[key], dict | list) and table[key] and data.draw(st.integers(0, 3)):
                 table = table[key]
                 continue
-            match data.draw(st.sampled_from(["replace", "number", "delete", "copy"])):
+            match data.draw(st.sampled_from(["replace", "number", "string", "delete", "copy"])):
                 case "replace":
                     table[key] = data.draw(JSON)
                 case "number":
                     table[key] = data.draw(NUMBERS)
+                case "string":
+                    table[key] = data.draw(STRINGS)
                 case "delete":
                     del table[key]
                 case "copy" if isinstance(table, dict):

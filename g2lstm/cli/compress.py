@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from g2lstm.cli.progress import bar
-from g2lstm.cli.shared import UNKNOWN, DataDir, Json, Run, console, print_json, say, table, tell
+from g2lstm.cli.shared import UNKNOWN, DataDir, Json, Run, console, print_json, say, table, tell, usable
 from g2lstm.cli.train import train_with_bar
 from g2lstm.compression.spec import PRESETS, Spec
 from g2lstm.errors import G2Error
@@ -77,7 +77,9 @@ def compress(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the finetune's recipe; repeatable."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The new run directory; RUN+SPEC by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The new run directory; RUN+SPEC by default.", callback=usable)
+    ] = None,
     split: Annotated[str, typer.Option(help="The split to score: test, valid or train.")] = "test",
     cache: Annotated[bool, typer.Option("--cache", help="Score with the recipe's cache pointer.")] = False,
     no_score: Annotated[bool, typer.Option("--no-score", help="Only compress; this needs no data.")] = False,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from g2lstm.cli.progress import bar
-from g2lstm.cli.shared import Json, Set, console, print_json, say, table, tell
+from g2lstm.cli.shared import Json, Set, console, print_json, say, table, tell, usable
 from g2lstm.cli.study import carry_out, show_table
 from g2lstm.errors import G2Error
 
@@ -22,7 +22,9 @@ In your own script: g2lstm.convert_(model) before training, g2lstm.freeze_(model
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="The folder for the runs, table.json and report.html.")] = Path("runs/demo"),
+    out: Annotated[
+        Path, typer.Option(help="The folder for the runs, table.json and report.html.", callback=usable)
+    ] = Path("runs/demo"),
     minutes: Annotated[
         float | None, typer.Option(min=0.001, help="Training time for each method; 1.2 by default.")
     ] = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from g2lstm.cli.shared import EvalGate, Json, Run, print_json, say, tell
+from g2lstm.cli.shared import EvalGate, Json, Run, print_json, say, tell, usable
 from g2lstm.errors import G2Error, needs
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ def export(
     run: Run,
     file_format: Annotated[str, typer.Option("--format", help="onnx, c for plain C, or html for one page.")] = "onnx",
     out: Annotated[
-        Path | None, typer.Option(help="The file NAME.onnx, NAME.c or NAME.html; by default model in RUN/export.")
+        Path | None,
+        typer.Option(help="The file NAME.onnx, NAME.c or NAME.html; by default model in RUN/export.", callback=usable),
     ] = None,
     activations: Annotated[
         str,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from g2lstm.cli.progress import bar
-from g2lstm.cli.shared import DataDir, EvalGate, Json, Runs, console, print_json, say, table
+from g2lstm.cli.shared import DataDir, EvalGate, Json, Runs, console, print_json, say, table, usable
 from g2lstm.errors import G2Error
 
 _COLUMNS = {  # headings, names of numbers, and their forms
@@ -35,7 +35,9 @@ def gates(
     seed: Annotated[
         int, typer.Option(min=0, max=2**63 - 1, help="The seed for noise, dropout and the choice of pairs.")
     ] = 0,
-    out: Annotated[Path | None, typer.Option(help="The folder to write to; RUN/gates by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder to write to; RUN/gates by default.", callback=usable)
+    ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -125,7 +127,7 @@ def _show_text(text: Mapping[str, Any]) -> None:
 
 
 def _show_explained(numbers: Mapping[str, Any]) -> None:
-    from g2lstm.look.switches import Explained
+    from g2lstm.runs.records import Explained
 
     units = [Explained.model_validate(one) for one in numbers["explained"]]
     rows = []

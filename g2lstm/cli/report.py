@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from g2lstm.cli.shared import DataDir, Runs, say, tell
+from g2lstm.cli.shared import DataDir, Runs, say, tell, usable
 
 
 def report(
     runs: Runs,
-    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option(help="The file to write.", callback=usable)] = Path("report.html"),
     text: Annotated[
         list[str] | None, typer.Option(help="Show the gates of this sentence; repeatable.", metavar="TEXT")
     ] = None,

@@ -4,6 +4,7 @@ Names, tokens and texts may come from anyone, so nothing else in this package pr
 """
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -16,12 +17,34 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+_LONGEST_NAME = 200  # bytes; most file systems allow 255, and a file has a longer name while it is written
+
+
+def usable(path: Any) -> Any:
+    """A path from the command line, or several, with ~ expanded; refuses what no file can be called."""
+    if isinstance(path, list | tuple):
+        return [usable(one) for one in path]
+    if path is None:
+        return None
+    found = Path(os.path.expanduser(path))
+    if found.parts and found.parts[0].startswith("~"):
+        raise typer.BadParameter(
+            f"there is no user {found.parts[0][1:]!r}; a folder of that name is ./{found.parts[0]}"
+        )
+    if any(len(os.fsencode(part)) > _LONGEST_NAME for part in found.parts) or len(os.fsencode(found)) > 4000:
+        raise typer.BadParameter(f"{str(path)[:40]}... is too long for a file name; choose a shorter one")
+    return found
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print one machine-readable object.")]
-Run = Annotated[Path, typer.Argument(help="A run directory, made by `g2lstm train`.")]
-Runs = Annotated[list[Path], typer.Argument(help="Run directories, compressed or not.", metavar="RUN")]
+Run = Annotated[Path, typer.Argument(help="A run directory, made by `g2lstm train`.", callback=usable)]
+Runs = Annotated[list[Path], typer.Argument(help="Run directories, compressed or not.", metavar="RUN", callback=usable)]
 DataDir = Annotated[
     Path | None,
-    typer.Option(help="The folder that holds the named data sets; the environment variable G2LSTM_DATA also sets it."),
+    typer.Option(
+        help="The folder that holds the named data sets; the environment variable G2LSTM_DATA also sets it.",
+        callback=usable,
+    ),
 ]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the recipe; repeatable.")

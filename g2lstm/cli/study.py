@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from g2lstm.cli.progress import StudyBar, bar, duration
-from g2lstm.cli.shared import UNKNOWN, DataDir, Json, Set, console, print_json, say, table, tell
+from g2lstm.cli.shared import UNKNOWN, DataDir, Json, Set, console, print_json, say, table, tell, usable
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ def study(
         typer.Option(help="small takes at most an hour per run on two cores; paper uses the paper's own recipes."),
     ] = "small",
     seeds: Annotated[int, typer.Option(min=1, help="The seeds per run; two or more give deviations.")] = 1,
-    out: Annotated[Path, typer.Option(help="The folder for all runs; studies share it.")] = Path("runs/study"),
+    out: Annotated[Path, typer.Option(help="The folder for all runs; studies share it.", callback=usable)] = Path(
+        "runs/study"
+    ),
     only: Annotated[
         list[str] | None,
         typer.Option(metavar="PATTERN", help="Only runs whose names match, such as *gumbel*; repeatable."),

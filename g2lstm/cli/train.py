@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from g2lstm.cli.progress import TrainingBar, scores_in_words
-from g2lstm.cli.shared import DataDir, Set, console, say, tell
+from g2lstm.cli.shared import DataDir, Set, console, say, tell, usable
 
 if TYPE_CHECKING:
     from g2lstm.tasks.recipes import Recipe
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def train(
     recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a shipped recipe; `list` shows these.")],
     overrides: Set = None,
-    out: Annotated[Path | None, typer.Option(help="The run directory; runs/NAME by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run directory; runs/NAME by default.", callback=usable)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run if it has already begun.")] = False,
     data_dir: DataDir = None,
 ) -> None:

@@ -28,6 +28,7 @@ def view(
     with needs("view", "g2lstm view"):
         import uvicorn
 
+        from g2lstm.view.connections import configured
         from g2lstm.view.server import LOOPBACK, create_app
     import torch
 
@@ -51,7 +52,7 @@ def view(
         say(f"{address}  (Ctrl-C stops it)")
         if open_browser:
             typer.launch(address)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
+        server = uvicorn.Server(configured(app))
         with suppress(KeyboardInterrupt):  # Ctrl-C may or may not raise it, depending on what it interrupts
             server.run(sockets=[listening])
         say("stopped")

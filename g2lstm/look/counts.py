@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from g2lstm.errors import G2Error
-from g2lstm.look.switches import Examples, Explained, Switches
+from g2lstm.look.switches import Examples, Switches
 from g2lstm.nn.gate import Gates
 from g2lstm.nn.record import record_gates
+from g2lstm.runs.records import GATE_BINS as BINS
+from g2lstm.runs.records import Explained
 from g2lstm.tasks.reading import GATES, Place, Reading, in_mode, places
 from g2lstm.tasks.trained import Progress, Trained
 
-BINS = 100
 LOW, HIGH = 0.1, 0.9  # a gate beyond these is called saturated; both are edges of bins
 _CLOSEST = 1e-6  # for half-lives, forget gates count as at least this far from 0 and from 1
 _LOG_ENDS = math.log2(_CLOSEST), math.log2(1 - _CLOSEST)

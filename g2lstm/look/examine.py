@@ -4,75 +4,21 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import ConfigDict, Field
+from typing import Any
 
 from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically
-from g2lstm.look.counts import BINS, Recording, record_reading, record_split
+from g2lstm.look.counts import Recording, record_reading, record_split
 from g2lstm.look.pictures.histograms import draw_histograms, draw_layers, draw_sigmoid
 from g2lstm.look.pictures.sentence import draw_units, draw_words
 from g2lstm.look.pictures.style import save
 from g2lstm.look.pictures.training import draw_history, gate_history
-from g2lstm.look.switches import Explained
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.records import Count, Record
+from g2lstm.runs.records import GatesFile
 from g2lstm.tasks.reading import GATES, Reading
 from g2lstm.tasks.trained import Progress, Scoring, Trained, validation_files
 
 SAMPLES = 200  # windows or sentence pairs, counted in a second or two
-
-
-class _Record(Record):
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
-
-
-class GateNumbers(_Record):
-    """What gates.json says about one gate of one layer; see `GateHistogram`."""
-
-    mean: float
-    below: float = Field(alias="below_0.1")
-    above: float = Field(alias="above_0.9")
-    entropy_bits: float
-    distance_to_nearer_end: float
-    half_life_steps: dict[str, float] | None = None
-    values: Count
-    counts: Annotated[list[Count], Field(min_length=BINS, max_length=BINS)]
-
-
-class LayerNumbers(_Record):
-    """What gates.json says about one direction of one layer."""
-
-    name: str
-    direction: str
-    title: str
-    gates: Annotated[dict[Literal["input", "forget", "output"], GateNumbers], Field(min_length=3)]
-
-
-class CountedData(_Record):
-    """What the gates were counted on."""
-
-    split: str | None = None
-    windows: Count | None = None
-    pairs: Count | None = None
-    tokens: dict[str, Count]
-    sha256: str | None = None
-
-
-class GatesFile(_Record):
-    """The counts in a gates.json; its other entries are for people and scripts."""
-
-    mode: str
-    data: CountedData
-    layers: Annotated[list[LayerNumbers], Field(min_length=1)]
-    explained: list[Explained] = Field(default_factory=list)  # the units that switch with something, best first
-
-    @classmethod
-    def of_run(cls, run: RunDirectory) -> "GatesFile | None":
-        """What `g2lstm gates` wrote into a run directory; None if nothing."""
-        path = run.path / "gates" / "gates.json"
-        return cls.read(path, f"write it again with `g2lstm gates {run.path}`") if path.exists() else None
 
 
 def count_some(trained: Trained, data_dir: Path | None = None) -> GatesFile | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically
-from g2lstm.look.examine import GatesFile, count_some, named_runs
+from g2lstm.look.examine import count_some, named_runs
 from g2lstm.look.pictures.histograms import draw_layers
 from g2lstm.look.pictures.sentence import draw_words
 from g2lstm.look.pictures.style import GATE_NAMES, svg_element
@@ -17,6 +17,7 @@ from g2lstm.nn.checks import NOISY_METHODS
 from g2lstm.page.palette import css_variables
 from g2lstm.recipes.files import recipe_to_toml
 from g2lstm.runs.directory import RunDirectory
+from g2lstm.runs.records import GatesFile
 from g2lstm.runs.trained import load
 from g2lstm.tasks.reading import Reading
 from g2lstm.tasks.recipes import task_of
@@ -55,7 +56,7 @@ def write_report(
     runs = named_runs(paths)
     say = progress or (lambda _: None)
     say("reading what was measured")
-    counts = {name: GatesFile.of_run(run) for name, run in runs.items()}
+    counts = {name: run.gate_counts() for name, run in runs.items()}
     compressed = _compression(runs)  # first, since it may find a damaged file
     sections = [_settings(runs), _scores(runs), _learning(runs), compressed]
     readings: dict[str, dict[str, Reading]] = {}  # by sentence and run

@@ -1,17 +1,15 @@
 """`Switches`: the units whose gates open and close with something that can be named, such as commas or quotations."""
 
-import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import ConfigDict, Field
 from torch import Tensor
 
 from g2lstm.look.features import Features
-from g2lstm.runs.records import Count, Record
+from g2lstm.runs.records import Example, Explained
 from g2lstm.tasks.reading import Place
 from g2lstm.tasks.trained import Trained
 
@@ -23,45 +21,6 @@ _BEFORE, _AFTER = 5, 7  # tokens of an example on either side of the switch
 _PLENTY = 4000  # tokens to find examples in
 
 Counts = npt.NDArray[np.float64]
-
-
-class Example(Record):
-    """A stretch of text around a switch."""
-
-    model_config = ConfigDict(extra="ignore")
-    tokens: list[str]
-    open: list[bool]  # whether the gate is, at each token
-
-    def marked(self, begin: str, end: str, written: Callable[[str], str] = str) -> str:
-        """The text, with marks around what the gate is open at."""
-        runs = itertools.groupby(zip(self.open, self.tokens, strict=True), key=lambda pair: pair[0])
-        each = ((is_open, written(" ".join(token for _, token in pairs))) for is_open, pairs in runs)
-        return " ".join(f"{begin}{text}{end}" if is_open else text for is_open, text in each)
-
-
-class Explained(Record):
-    """A unit whose gate is open, 0.5 or more, where a feature is true, or where it is not.
-
-    All but `phi_chosen` is from the half of the text that the feature was not chosen on.
-
-    Attributes:
-        phi: the correlation of open with true, from -1 to 1.
-        open_with, open_without: how often the gate is open where the feature is true, and where it is not.
-        phi_chosen: the same correlation on the half on which the feature was chosen.
-    """
-
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
-    name: str
-    direction: str
-    title: str
-    gate: str
-    unit: Count
-    feature: str
-    phi: float
-    open_with: float
-    open_without: float
-    phi_chosen: float
-    examples: list[Example] = Field(default_factory=list)
 
 
 class Switches:

@@ -21,7 +21,7 @@ from g2lstm.errors import G2Error
 from g2lstm.files import read_bounded, write_atomically
 from g2lstm.recipes.files import read_tables, recipe_to_toml, seal, tables_hash
 from g2lstm.recipes.sections import Recipe
-from g2lstm.runs.records import MAX_BYTES, CompressionReport, MetricsLine, Result, Score
+from g2lstm.runs.records import MAX_BYTES, CompressionReport, GatesFile, MetricsLine, Result, Score
 from g2lstm.runs.weights import Weights, compressed_weights
 from g2lstm.runtime.weights import PLAIN
 from g2lstm.tasks.recipes import TASKS, parse_recipe, task_of
@@ -161,6 +161,11 @@ class RunDirectory:
         if not self.compression_file.is_file():
             return None
         return CompressionReport.read(self.compression_file, "compress the original again")
+
+    def gate_counts(self) -> GatesFile | None:
+        """What `g2lstm gates` counted; None if it has not."""
+        path = self.path / "gates" / "gates.json"
+        return GatesFile.read(path, f"write it again with `g2lstm gates {self.path}`") if path.exists() else None
 
     def append_metrics(self, values: Mapping[str, Any]) -> None:
         """Adds a line to metrics.jsonl."""

@@ -1,15 +1,20 @@
-"""What the JSON files of a run directory say, as checked records."""
+"""What the JSON files of a run directory say: one schema for each, within limits that every reader can rely on."""
 
+import itertools
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from g2lstm.errors import G2Error
 from g2lstm.files import read_bounded
 
 MAX_BYTES = 2**28  # of a JSON file in a run directory
+GATE_BINS = 100  # of the histograms in gates.json
 Count = Annotated[int, Field(ge=0, lt=2**63)]
+Real = Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)]  # beyond this, pictures overflow
+Words = Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00-\x1f]*$")]  # that fit into a picture
 RecordT = TypeVar("RecordT", bound="Record")
 
 
@@ -19,13 +24,19 @@ def _is_not_huge(number: int | float) -> int | float:
     return number
 
 
-Number = Annotated[int | float, AfterValidator(_is_not_huge)]
+Number = Annotated[Annotated[int, AfterValidator(_is_not_huge)] | Real, Field()]
 
 
 class Record(BaseModel):
     """A JSON object; unknown entries are kept, because later versions may write more of them."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _more_is_json(self) -> "Record":
+        """What a later version has added is kept and written again, so it must be JSON: Python also reads NaN."""
+        _check_numbers(self.model_extra)
+        return self
 
     @classmethod
     def read(cls: type[RecordT], path: Path, remedy: str) -> RecordT:
@@ -40,14 +51,22 @@ class Record(BaseModel):
             raise G2Error(f"{path} is damaged: {why}; {remedy}") from None
 
 
+def _check_numbers(value: Any) -> None:
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            _check_numbers(each)
+    elif isinstance(value, float) and not abs(value) < float("inf"):
+        raise ValueError(f"{value} is not a number")
+
+
 class Score(Record):
     """A score with its signature, in result.json; which of the numbers it has depends on the task."""
 
-    perplexity: float | None = None
-    bits_per_character: float | None = None  # of a whole split; comparable between tokenizers, unlike perplexity
-    unknown_share: float | None = None  # of the predicted tokens; a model that knows fewer words predicts less
-    bleu: float | None = None
-    chrf: float | None = None
+    perplexity: Real | None = None
+    bits_per_character: Real | None = None  # of a whole split; comparable between tokenizers, unlike perplexity
+    unknown_share: Real | None = None  # of the predicted tokens; a model that knows fewer words predicts less
+    bleu: Real | None = None
+    chrf: Real | None = None
     split: str
     eval_gate: str
     tokens: Count | None = None
@@ -55,7 +74,7 @@ class Score(Record):
     cache: str | None = None
     dynamic: str | None = None
     beam: Count | None = None
-    length_penalty: float | None = None
+    length_penalty: Real | None = None
     trained_on: str | None = None
     compressed: str | None = None
     recipe: str | None = None  # its hash; earlier versions wrote this and the next only in the signature
@@ -82,8 +101,8 @@ class Sizes(Record):
 
     before: Count
     after: Count
-    ratio: float | None = None
-    bits_per_weight: float | None = None
+    ratio: Real | None = None
+    bits_per_weight: Real | None = None
 
 
 class ScoreChange(Record):
@@ -91,8 +110,8 @@ class ScoreChange(Record):
 
     metric: str
     split: str
-    before: float
-    after: float
+    before: Real
+    after: Real
 
 
 class SpeedChange(Record):
@@ -100,8 +119,8 @@ class SpeedChange(Record):
 
     unit: str
     how: str
-    before: Annotated[float, Field(gt=0)]
-    after: float
+    before: Annotated[Real, Field(gt=0)]
+    after: Real
 
 
 class CompressionReport(Record):
@@ -111,7 +130,7 @@ class CompressionReport(Record):
     groups: dict[str, Sizes]
     rest: Sizes
     file: Sizes
-    bits_per_weight: float
+    bits_per_weight: Real
     score: ScoreChange | None = None
     speed: SpeedChange | None = None
 
@@ -124,3 +143,91 @@ class MetricsLine(Record):
     step: Number
     tokens: Number
     seconds: Number
+
+
+class _Known(Record):
+    model_config = ConfigDict(extra="ignore")
+
+
+class GateNumbers(_Known):
+    """What gates.json says about one gate of one layer; see `GateHistogram`."""
+
+    mean: Real
+    below: Real = Field(alias="below_0.1")
+    above: Real = Field(alias="above_0.9")
+    entropy_bits: Real
+    distance_to_nearer_end: Real
+    half_life_steps: dict[str, Real] | None = None
+    values: Count
+    counts: Annotated[list[Count], Field(min_length=GATE_BINS, max_length=GATE_BINS)]
+
+
+class LayerNumbers(_Known):
+    """What gates.json says about one direction of one layer."""
+
+    name: Words
+    direction: Words
+    title: Words
+    gates: Annotated[dict[Literal["input", "forget", "output"], GateNumbers], Field(min_length=3)]
+
+
+class CountedData(_Known):
+    """What the gates were counted on."""
+
+    split: Words | None = None
+    windows: Count | None = None
+    pairs: Count | None = None
+    tokens: dict[Words, Count]
+    sha256: Words | None = None
+
+
+class Example(_Known):
+    """A stretch of text around a switch."""
+
+    tokens: list[str]
+    open: list[bool]  # whether the gate is, at each token
+
+    @model_validator(mode="after")
+    def _is_aligned(self) -> "Example":
+        if len(self.tokens) != len(self.open):
+            raise ValueError("an example needs a truth value for each token")
+        return self
+
+    def marked(self, begin: str, end: str, written: Callable[[str], str] = str) -> str:
+        """The text, with marks around what the gate is open at."""
+        runs = itertools.groupby(zip(self.open, self.tokens, strict=True), key=lambda pair: pair[0])
+        each = ((is_open, written(" ".join(token for _, token in pairs))) for is_open, pairs in runs)
+        return " ".join(f"{begin}{text}{end}" if is_open else text for is_open, text in each)
+
+
+class Explained(_Known):
+    """A unit whose gate is open, 0.5 or more, where a feature is true, or where it is not.
+
+    All but `phi_chosen` is from the half of the text that the feature was not chosen on.
+
+    Attributes:
+        phi: the correlation of open with true, from -1 to 1.
+        open_with, open_without: how often the gate is open where the feature is true, and where it is not.
+        phi_chosen: the same correlation on the half on which the feature was chosen.
+    """
+
+    name: Words
+    direction: Words
+    title: Words
+    gate: Words
+    unit: Count
+    feature: Words
+    phi: Real
+    open_with: Real
+    open_without: Real
+    phi_chosen: Real
+    examples: list[Example] = Field(default_factory=list)
+
+
+class GatesFile(_Known):
+    """The counts in a gates.json; its other entries are for people and scripts."""
+
+    mode: Words
+    data: CountedData
+    layers: Annotated[list[LayerNumbers], Field(min_length=1, max_length=1024)]
+    explained: list[Explained] = Field(default_factory=list)  # the units that switch with something, best first

@@ -11,6 +11,8 @@ from g2lstm.errors import G2Error
 
 Logits: TypeAlias = NDArray[np.floating[Any]]
 
+_AT_ONCE = 256  # tokens of a prompt: a session makes log-probabilities of all of them, though only the last ones count
+
 
 def continuation(
     read: Callable[[Sequence[int]], Logits],
@@ -41,7 +43,9 @@ def continuation(
         raise G2Error(f"top_p is a probability and must lie in (0, 1], got {top_p}; 1 means all tokens")
 
     def draw() -> Iterator[int]:
-        tokens = prompt
+        *earlier, tokens = [prompt[start : start + _AT_ONCE] for start in range(0, len(prompt), _AT_ONCE)]
+        for piece in earlier:
+            read(piece)
         while True:
             logits = read(tokens)
             logits[list(forbidden)] = -math.inf

@@ -124,13 +124,7 @@ def _mode_of(model: nn.Module) -> str:
 
 def encode(tokenizer: Tokenizer, line: str) -> tuple[list[int], list[str]]:
     """The token ids of a line, without `<eos>`, and the tokens for people; unknown words as they were written."""
-    try:
-        line.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise G2Error(
-            f"the text is not valid Unicode: character {error.start + 1} is half of a surrogate pair; give UTF-8"
-        ) from None
-    encoding = tokenizer.backend.encode(line, add_special_tokens=False)
+    encoding = tokenizer.encoding(line)
     tokens = tokenizer.readable(encoding.ids)
     for place, (token, (start, end)) in enumerate(zip(encoding.ids, encoding.offsets, strict=True)):
         if token == tokenizer.unk_id:

@@ -4,6 +4,7 @@
 a `Task`, a `Learner` or a `Trained`.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -258,6 +259,11 @@ class Task(ABC, Generic[RecipeT, ModelT, TrainedT]):
     @abstractmethod
     def weights_per_token(self, recipe: RecipeT, words: int) -> int:
         """The number of weights that each token is multiplied by, with a vocabulary of this many words."""
+
+
+def shown_perplexity(nats: float) -> float:
+    """E to the mean nats per token, for curves: capped, because a picture can't show a number of 300 digits."""
+    return math.exp(min(nats, 200.0))
 
 
 def saturation(record: Mapping[str, list[Gates]] | None) -> dict[str, float]:

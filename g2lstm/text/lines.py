@@ -82,8 +82,11 @@ def count_characters(path: Path) -> int:
 
 def count_lines(path: Path) -> int:
     """The number of lines in a file; the last may lack its ending."""
+    count, last = 0, b"\n"
     with open_to_read(path) as file:
-        return sum(1 for _ in file)
+        while chunk := file.read(PIECE_BYTES):  # not by lines: one may be longer than the memory
+            count, last = count + chunk.count(b"\n"), chunk[-1:]
+    return count + (last != b"\n")
 
 
 def sha256_of(path: Path) -> str:
@@ -95,12 +98,28 @@ def sha256_of(path: Path) -> str:
 @contextmanager
 def open_to_read(path: Path) -> Iterator[BufferedReader]:
     """Opens a user's file; turns the system's errors into a `G2Error`."""
+    if not os.path.isfile(path) and os.path.exists(path):  # a pipe or a device might never end
+        what = "a folder" if os.path.isdir(path) else "a pipe or a device"
+        raise G2Error(f"{path} is {what}, not a text file; copy the text into a file")
     try:
         with path.open("rb") as file:
+            if (hole := _first_hole(file)) is not None:
+                raise G2Error(f"{path} has a hole at offset {hole}, where nothing was written; copy the text again")
             yield file
     except FileNotFoundError:
         raise G2Error(f"{path} does not exist; give the path of a text file") from None
-    except IsADirectoryError:
-        raise G2Error(f"{path} is a folder, not a text file") from None
     except OSError as error:
         raise G2Error(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _first_hole(file: BufferedReader) -> int | None:
+    """Where a sparse file has no content, which reads as zeros; it can be longer than the disk."""
+    if not hasattr(os, "SEEK_HOLE"):
+        return None
+    size = os.fstat(file.fileno()).st_size
+    try:
+        hole = os.lseek(file.fileno(), 0, os.SEEK_HOLE) if size else size
+    except OSError:  # not every file system can tell
+        return None
+    os.lseek(file.fileno(), 0, os.SEEK_SET)
+    return hole if hole < size else None

@@ -2,9 +2,10 @@
 
 import hashlib
 import json
+import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from heapq import nsmallest
 from itertools import groupby, product
@@ -26,6 +27,9 @@ _MAX_FILE_BYTES = 2**28  # a vocabulary of a million long words takes a fifth of
 # What the library calls a word. Python's str.split() also splits at four control characters.
 _WORD = re.compile(r"[\S\x1c-\x1f]+")
 _SPACE = "Ġ"  # how byte-pair encoding writes the space before a word
+_LONGEST = 1000  # characters of a word that byte-pair encoding is trained on: each merge goes through a whole word
+_LONG_WORD = re.compile(rf"\S{{{_LONGEST}}}(?=\S)")
+_LOGGER = logging.getLogger(__name__)
 
 
 class Tokenizer:
@@ -45,12 +49,19 @@ class Tokenizer:
         """The number of tokens, V."""
         return int(self.backend.get_vocab_size())
 
+    def encoding(self, line: str) -> tokenizers.Encoding:
+        """The token ids of a line, without `<eos>`, and where each of them begins and ends."""
+        check_unicode(line)
+        return self.backend.encode(line, add_special_tokens=False)
+
     def encode(self, line: str) -> list[int]:
         """The token ids of a line, without `<eos>`."""
-        return list(self.backend.encode(line, add_special_tokens=False).ids)
+        return list(self.encoding(line).ids)
 
     def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
         """The token ids of many lines, faster than one by one."""
+        for line in lines:
+            check_unicode(line)
         return [encoding.ids for encoding in self.backend.encode_batch_fast(list(lines), add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -129,6 +140,16 @@ class Tokenizer:
             raise G2Error(f"{path} is not a tokenizer that g2lstm can use: {error}") from None
 
 
+def check_unicode(text: str) -> None:
+    """Raises if a text has half a surrogate pair, which Python puts in the place of bytes that are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise G2Error(
+            f"the text is not valid Unicode: character {error.start + 1} is half of a surrogate pair; give UTF-8"
+        ) from None
+
+
 def begins_word(token: str) -> bool:
     """Whether a token of byte-pair encoding follows a space."""
     return token.startswith(_SPACE)
@@ -193,11 +214,28 @@ def train_bpe_tokenizer(
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    backend.train_from_iterator(lines, trainer)
+    backend.train_from_iterator(_with_short_words(lines), trainer)
     # The trainer also tells the library to look for the special tokens in texts; a user's text must not produce them.
     settings = json.loads(backend.to_str())
     settings["added_tokens"] = []
     return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(settings)))
+
+
+def _with_short_words(lines: Iterable[str]) -> Iterator[str]:
+    """The lines, cut within words that are too long; says so once."""
+    is_said = False
+    for line in lines:
+        start = 0
+        for found in _LONG_WORD.finditer(line) if len(line) > _LONGEST else ():
+            if not is_said:
+                _LOGGER.warning(
+                    "a word of more than %s characters is cut into pieces for training the tokenizer: %s...; if it is "
+                    "no word, remove it from the text", f"{_LONGEST:,}", printable(found[0][:40]),
+                )  # fmt: skip
+                is_said = True
+            yield line[start : found.end()]
+            start = found.end()
+        yield line[start:]
 
 
 def _new_backend(

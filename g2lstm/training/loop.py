@@ -14,7 +14,7 @@ from g2lstm.nn.schedule import GateSchedule
 from g2lstm.recipes.sections import ModelSection, NtAsgd, TrainSection
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.machine import changes, machine
-from g2lstm.tasks.task import Learner, Validation
+from g2lstm.tasks.task import Learner, Validation, shown_perplexity
 from g2lstm.training.checkpoint import latest_checkpoint, not_finite, save_checkpoint, write_state
 from g2lstm.training.environment import Interrupted, gathered, noise_seed, of_first, signals_noticed, sums
 from g2lstm.training.optim import build_optimizer, load_optimizer_state, optimizer_state
@@ -101,7 +101,7 @@ class Trainer:
         self.progress.skipped_in_a_row = 0
         self.progress.tokens += loss.tokens
         self._note_time()
-        values = {"loss": nats, "perplexity": math.exp(min(nats, 700.0)), "learning_rate": rate}
+        values = {"loss": nats, "perplexity": shown_perplexity(nats), "learning_rate": rate}
         for listener in self._listeners:
             listener.on_step(self.progress, self._share(), values)
 

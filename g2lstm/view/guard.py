@@ -1,12 +1,16 @@
 """`Guard`: checks every request, and adds security headers to every answer."""
 
+import asyncio
 import ipaddress
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from g2lstm.view import connections
 
 MAX_BODY = 64 * 1024  # bytes; many times the longest sentence
 
@@ -48,10 +52,16 @@ class Guard:
                 MutableHeaders(scope=message).update(_HEADERS)
             await send(message)
 
+        async def receive_in_time() -> Message:
+            try:
+                return await asyncio.wait_for(receive(), connections.REQUEST_SECONDS)
+            except TimeoutError:
+                raise HTTPException(408, "the request did not arrive in time", {"connection": "close"}) from None
+
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
-            await (self._refusal(Headers(scope=scope)) or self.app)(scope, receive, send_safely)
+            await (self._refusal(Headers(scope=scope)) or self.app)(scope, receive_in_time, send_safely)
 
     def _refusal(self, headers: Headers) -> JSONResponse | None:
         host, origin, length = headers.get("host", ""), headers.get("origin"), headers.get("content-length", "0")

@@ -11,8 +11,9 @@ from typing import TypeVar
 from starlette.exceptions import HTTPException
 
 from g2lstm.errors import G2Error
-from g2lstm.look.examine import GatesFile, count_some
+from g2lstm.look.examine import count_some
 from g2lstm.runs.directory import RunDirectory
+from g2lstm.runs.records import GatesFile
 from g2lstm.runs.trained import load
 from g2lstm.tasks.reading import Reading
 
@@ -63,7 +64,7 @@ class ViewedRun:
 
     async def statistics(self) -> GatesFile | None:
         """Counts of the gates, from `g2lstm gates` or made now; None if there is no text to count on."""
-        return await self._do(lambda: GatesFile.of_run(self.directory) or self._count())
+        return await self._do(lambda: self.directory.gate_counts() or self._count())
 
     async def _do(self, work: Callable[[], Result]) -> Result:
         if self.state != "ready":

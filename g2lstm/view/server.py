@@ -1,5 +1,6 @@
 """`create_app`: the web application behind `g2lstm view`, which serves the page and answers questions about runs."""
 
+import asyncio
 import unicodedata
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from g2lstm.page.palette import css_variables
 from g2lstm.tasks.reading import GATES, LayerReading, Reading
 from g2lstm.tasks.recipes import task_of
 from g2lstm.version import __version__
+from g2lstm.view.connections import without_repetition
 from g2lstm.view.guard import Guard
 from g2lstm.view.run import ViewedRun
 
@@ -42,6 +44,7 @@ def create_app(runs: Sequence[ViewedRun], *, hosts: Iterable[str] = LOOPBACK, an
 
     @asynccontextmanager
     async def loading(_: FastAPI) -> AsyncIterator[None]:
+        without_repetition(asyncio.get_running_loop())
         for run in runs:
             run.start()
         yield
@@ -213,12 +216,13 @@ def _numbers(values: npt.NDArray[Any]) -> Any:
 
 async def _failed(_: Request, error: Exception) -> JSONResponse:
     status, message = 500, "this is a bug in g2lstm; the terminal that runs the server shows more"
+    headers = None
     if isinstance(error, G2Error):
         status, message = 400, str(error)
     elif isinstance(error, HTTPException):
-        status, message = error.status_code, str(error.detail)
+        status, message, headers = error.status_code, str(error.detail), error.headers
     elif isinstance(error, RequestValidationError):
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"] if part != "body")
         status, message = 422, f"cannot understand the request: {f'{place[:100]}: ' if place else ''}{first['msg']}"
-    return JSONResponse({"error": message}, status)
+    return JSONResponse({"error": message}, status, headers)

@@ -105,6 +105,12 @@ def test_generate(trained):
     assert "<unk>" not in first.stdout
 
 
+def test_a_prompt_that_is_not_utf8(trained):
+    done = run("generate", trained, "--prompt", "the \udcff", "--tokens", "3")
+    assert done.returncode == 2
+    assert done.stderr.startswith("g2lstm: the text is not valid Unicode: character ")
+
+
 def test_from_python(trained):
     import g2lstm
 

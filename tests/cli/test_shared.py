@@ -114,6 +114,46 @@ def test_a_strangers_words(strangers, tmp_path, task, arguments, on_terminal):
     assert is_raw or "[2J" in done.stdout
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "embedded", "--out", "NAME"],
+        ["compress", ".", "small", "--out", "NAME"],
+        ["gates", ".", "--out", "NAME"],
+        ["report", ".", "--out", "NAME"],
+        ["export", ".", "--out", "NAME"],
+        ["study", "table3", "--out", "NAME"],
+        ["demo", "--out", "NAME"],
+        ["eval", "NAME"],
+        ["view", ".", "NAME"],
+        ["data", "path", "ptb", "--data-dir", "NAME"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("x" * 201, "x... is too long for a file name; choose a shorter one"),
+        ("x/" * 2001, "x/... is too long for a file name"),
+        (
+            "~nobody-of-this-name/y",
+            "there is no user 'nobody-of-this-name'; a folder of that name is ./~nobody",
+        ),
+    ],
+    ids=["long", "deep", "user"],
+)
+def test_names_that_no_file_can_have(arguments, name, message):
+    done = run(*(name if word == "NAME" else word for word in arguments))
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_the_home_directory_is_found(tmp_path):
+    done = run("data", "path", "ptb", "--data-dir", "~/sets", HOME=str(tmp_path))
+    assert done.stdout == f"{tmp_path}/sets/ptb\n"
+    assert run("eval", "~/run", HOME=str(tmp_path)).stderr.startswith(f"g2lstm: {tmp_path}/run is not a run directory")
+
+
 def test_a_strangers_run_is_named_safely(tmp_path):
     done = run("eval", tmp_path / "\x1b[2Jrun", on_terminal=True, TERM="dumb")
     assert r"\u001b[2Jrun is not a run directory" in done.stderr

@@ -63,9 +63,10 @@ def test_runs_without_counts_have_no_history(run):
 def test_numbers_that_training_never_wrote_are_no_history(run):
     write(run, (0, {"input": [0, -4], "forget": [0, 0]}), (10, {"input": [0, 0], "forget": [0, 0]}))
     assert gate_history(run.metrics()) is None
-    write(run, (20, {"input": [-1, 1e300], "forget": [float("nan"), 2]}))
+    write(run, (20, {"input": [-1, 1e99], "forget": [3, 2]}), (30, {"input": [1, 1e300], "forget": [1, 1]}))
     run.append_metrics({"kind": "gates", "step": 1, "tokens": float("nan"), "seconds": 1.0, "input/0": 1, "input/1": 1})
     history = gate_history(run.metrics())
+    assert history.tokens.tolist() == [0, 20]
     assert all(np.isfinite(each).all() and (each >= 0).all() for each in history.shares.values())
 
 

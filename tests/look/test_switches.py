@@ -6,7 +6,8 @@ import torch
 
 from g2lstm.look import record_split
 from g2lstm.look.features import Features
-from g2lstm.look.switches import Example, Examples, Switches
+from g2lstm.look.switches import Examples, Switches
+from g2lstm.runs.records import Example
 from g2lstm.tasks.reading import Place
 
 PLACE = Place("layers.0", "forward", "layer 1")

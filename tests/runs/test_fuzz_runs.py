@@ -16,7 +16,7 @@ from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load
 from g2lstm.tasks.recipes import load_recipe
 from tests.cli.command import run as command
-from tests.fuzz import damaged, fuzzed
+from tests.fuzz import changed, damaged, fuzzed
 from tests.runs.test_compressed import compressed_run
 from tests.runs.toys import language_run, translation_run
 
@@ -32,9 +32,15 @@ def made(tmp_path_factory):
         language, translation = language_run(folder / "lm"), translation_run(folder / "mt")
         runs = {"lm": language, "mt": translation, "small": compressed_run(language)[0]}
         for run in runs.values():
-            line = {"kind": "valid", "step": 1, "tokens": 1, "seconds": 1.0, "perplexity": 2.0, "bleu": 1.0}
-            RunDirectory(run).append_metrics(line)
+            line = {"step": 1, "tokens": 1, "seconds": 1.0, "perplexity": 2.0, "bleu": 1.0}
+            counts = {f"{gate}/{k}": k for gate in ("input", "forget") for k in range(20)}
+            for tokens in (1, 2, 3):
+                RunDirectory(run).append_metrics({"kind": "valid", **line, "tokens": tokens})
+                RunDirectory(run).append_metrics({"kind": "gates", **line, "tokens": tokens, **counts})
             assert command("eval", run, "--json").returncode == 0
+            assert command("gates", run, "--samples", "2", "--json").returncode == 0
+            for picture in (run / "gates").glob("*.[ps][nv]g"):
+                picture.unlink()
         yield runs
 
 
@@ -67,6 +73,117 @@ def test_damaged_files_are_noticed_or_do_no_harm(made, tmp_path, data):
     except G2Error:
         return
     assert all(value.isfinite().all() for value in trained.model.state_dict().values())
+
+
+COMMANDS = {  # that read a run, with the options that make them quick
+    "eval": ["--json"],
+    "gates": ["--samples", "1", "--json"],
+    "report": [],
+    "generate": ["--tokens", "2"],
+    "translate": [],
+    "compress": ["small", "--no-score", "--json"],
+    "export": ["--json"],
+}
+
+
+@fuzzed(few=6, many=400)
+def test_whatever_a_file_says_commands_work_or_end_with_one_message(made, tmp_path, monkeypatch, data):
+    """Its values are replaced, removed and moved, so that it is JSON still; the schemas are what keeps them out."""
+    monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
+    run = tmp_path / "run"
+    which = data.draw(st.sampled_from(RUNS))
+    for old in (run, tmp_path / "run+small", tmp_path / "report.html"):
+        shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink(missing_ok=True)
+    shutil.copytree(made[which], run)
+    kind = data.draw(st.sampled_from(["report", "report", "gates", *COMMANDS]))
+    files = sorted(path for path in run.rglob("*.json*") if kind == "report" or path.name != "gates.json")
+    file = data.draw(st.sampled_from(files))
+    lines = file.read_text().splitlines() if file.suffix == ".jsonl" else [file.read_text()]
+    place = data.draw(st.integers(0, len(lines) - 1))
+    lines[place] = json.dumps(changed(data, json.loads(lines[place])))
+    file.write_text("\n".join(lines))
+    done = command(kind, run, *COMMANDS[kind], *(["--out", tmp_path / "report.html"] if kind == "report" else []))
+    assert done.returncode in (0, 2), done.stderr
+    assert "Traceback" not in done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("g2lstm: ")]
+    assert done.returncode == 0 or (len(said) == 1 and done.stderr.endswith(f"{said[0]}\n")), done.stderr
+    if "--json" in COMMANDS[kind] and done.returncode == 0:
+        json.loads(done.stdout, parse_constant=pytest.fail)
+
+
+def line(**values):
+    return {"kind": "valid", "step": 1, "tokens": 1, "seconds": 1.0, "perplexity": 2.0, **values}
+
+
+def gate_line(tokens, count):
+    counts = {f"{gate}/{k}": count for gate in ("input", "forget") for k in range(20)}
+    return line(kind="gates", tokens=tokens, **counts)
+
+
+@pytest.mark.parametrize(
+    "huge", [1e308, *(pytest.param(huge, marks=pytest.mark.slow) for huge in (1e304, 1e100, 2**63 - 1, 10**30, 5e-324))]
+)
+def test_a_report_of_numbers_that_no_picture_can_show(made, tmp_path, monkeypatch, huge):
+    monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
+    run = shutil.copytree(made["lm"], tmp_path / "run")
+    lines = [line(tokens=k, perplexity=p, seconds=huge) for k, p in enumerate([1.0, huge, 5.0])]
+    lines += [line(tokens=tokens) for tokens in (-huge, 2, huge)] + [gate_line(k, huge) for k in (-huge, 2, 3, huge)]
+    (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    gates = json.loads((run / "gates" / "gates.json").read_text())
+    for layer in gates["layers"]:
+        layer["gates"]["input"] |= {"mean": float(huge), "counts": [int(huge) if huge < 2**63 else 1] * 100}
+    gates["layers"] = [{**gates["layers"][0], "title": f"layer {k}"} for k in range(3 if huge > 1e100 else 1024)]
+    (run / "gates" / "gates.json").write_text(json.dumps(gates))
+    done = command("report", run, "--out", tmp_path / "report.html")
+    assert done.returncode == (0 if huge <= 1e100 else 2), done.stderr
+    if done.returncode:
+        (run / "gates" / "gates.json").unlink()
+        assert command("report", run, "--out", tmp_path / "report.html").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "change", [{"title": "x" * 501}, {"title": "a\nb"}, {"name": "\x1b[2J"}, {"gates": {}}], ids=str
+)
+def test_counts_that_do_not_fit_into_a_picture(made, tmp_path, change):
+    run = shutil.copytree(made["lm"], tmp_path / "run")
+    gates = json.loads((run / "gates" / "gates.json").read_text())
+    gates["layers"][0] |= change
+    (run / "gates" / "gates.json").write_text(json.dumps(gates))
+    with pytest.raises(G2Error, match=r"gates.json is damaged: layers.0.*; write it again with `g2lstm gates"):
+        RunDirectory(run).gate_counts()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ('"more": NaN', "scores.0: Value error, nan is not a number"),
+        ('"more": [{"a": -Infinity}]', "scores.0: Value error, -inf is not a number"),
+        ('"perplexity": 1e101', "scores.0.perplexity: Input should be less than or equal to 10{100}"),
+        ('"bleu": NaN', "scores.0.bleu: Input should be a finite number"),
+        ('"more": "\\ud800"', "Invalid JSON"),
+        (f'"more": {"9" * 6000}', "Invalid JSON"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_scores_that_are_no_json(made, tmp_path, more, message):
+    run = shutil.copytree(made["lm"], tmp_path / "run")
+    score = json.loads((run / "result.json").read_text())["scores"][0]
+    (run / "result.json").write_text(f'{{"scores": [{json.dumps(score)[:-1]}, {more}}}]}}')
+    with pytest.raises(G2Error, match=f"result.json is damaged: {message}.*; delete it, and evaluate again"):
+        RunDirectory(run).results()
+
+
+@pytest.mark.parametrize("size", [1e38, 3e38])
+def test_weights_that_are_finite_but_huge_have_no_score(made, tmp_path, monkeypatch, size):
+    monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
+    run = shutil.copytree(made["lm"], tmp_path / "run")
+    weights, facts = load_file(run / "model.safetensors"), RunDirectory(run).training_facts()
+    save_file({name: torch.full_like(value, size) for name, value in weights.items()}, run / "model.safetensors", facts)
+    before = (run / "result.json").read_bytes()
+    done = command("eval", run, "--json")
+    assert done.returncode == 2
+    assert "the perplexity is not finite (" in done.stderr
+    assert (run / "result.json").read_bytes() == before
 
 
 def empty(path):

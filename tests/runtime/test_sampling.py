@@ -57,6 +57,20 @@ def test_what_is_forbidden_never_comes(logits, seed):
     assert choose(logits, seed=seed) == 0
 
 
+def test_a_long_prompt_is_read_in_pieces():
+    """A session makes log-probabilities of all that it reads at once: of a long prompt, hundreds of megabytes."""
+    read = []
+
+    def reader(tokens):
+        read.append(list(tokens))
+        return np.arange(5.0)
+
+    drawn = sampling.continuation(reader, list(range(1000)), temperature=0, generator=np.random.default_rng(0))
+    assert [next(drawn), next(drawn)] == [4, 4]
+    assert max(map(len, read)) <= 256
+    assert [token for piece in read for token in piece] == [*range(1000), 4]
+
+
 def test_nucleus_is_the_fewest_that_reach_p():
     logits = np.log([0.5, 0.3, 0.15, 0.05])
     assert {choose(logits, top_p=0.75, seed=seed) for seed in range(200)} == {0, 1}

@@ -1,5 +1,8 @@
 import hashlib
+import os
 import re
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -120,6 +123,30 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
         list(read_pieces(tmp_path / "no.txt"))
     with pytest.raises(G2Error, match=re.escape(f"{tmp_path} is a folder, not a text file")):
         list(read_pieces(tmp_path))
+
+
+@pytest.mark.parametrize("read", [lambda path: list(read_pieces(path)), count_lines, sha256_of])
+def test_what_might_never_end_is_not_read(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zeros").symlink_to("/dev/zero")
+    for name in ("pipe", "zeros"):
+        with pytest.raises(G2Error, match=f"{name} is a pipe or a device, not a text file; copy the text into a file"):
+            read(tmp_path / name)
+    path = write(tmp_path, b"some words\n" * 2000)
+    os.truncate(path, 2**42)
+    with pytest.raises(G2Error, match=r"has a hole at offset \d+, where nothing was written; copy the text again"):
+        read(path)
+
+
+def test_memory_does_not_grow_with_a_line(tmp_path: Path) -> None:
+    path = write(tmp_path, b"word " * 4_000_000)
+    tracemalloc.start()
+    try:
+        assert count_lines(path) == 1
+        assert sum(len(piece.text) for piece in read_pieces(path)) == 20_000_000
+        assert tracemalloc.get_traced_memory()[1] < 15_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_file_that_the_system_refuses(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import json
+import random
 import re
 from itertools import product
 from pathlib import Path
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from g2lstm.errors import G2Error
-from g2lstm.text.tokenize import Tokenizer, train_bpe_tokenizer, train_word_tokenizer
+from g2lstm.text.tokenize import Tokenizer, _with_short_words, train_bpe_tokenizer, train_word_tokenizer
 
 TRAIN = {"word": train_word_tokenizer, "bpe": train_bpe_tokenizer}
 LINES = ["the cat sat on the mat", "the <unk> sat", "a dog"]
@@ -104,6 +105,39 @@ def test_the_first_word_is_encoded_like_any_other(
     assert plain.encode("cat cat") != plain.encode("cat") * 2
     assert spaced.encode("") == []
     assert spaced.decode([spaced.id_of("c")]) == "c"  # a line need not begin with a space
+
+
+EMOJI = "👩‍💻 writes 🏴󠁧󠁢󠁥󠁮󠁧󠁿 and ❤️‍🔥, 日本語"
+
+
+def test_emoji_are_words_and_bytes() -> None:
+    words, bpe = train_word_tokenizer([EMOJI]), train_bpe_tokenizer([EMOJI] * 3, vocabulary=300)
+    for tokenizer in (words, bpe):
+        assert tokenizer.unk_id not in tokenizer.encode(EMOJI)
+        assert tokenizer.decode(tokenizer.encode(EMOJI)) == EMOJI
+
+
+@pytest.mark.parametrize("kind", ["word", "bpe"])
+def test_what_is_no_unicode_is_refused(words: Tokenizer, bpe: Tokenizer, kind: str) -> None:
+    tokenizer = words if kind == "word" else bpe
+    for encode in (tokenizer.encode, tokenizer.encoding, lambda line: tokenizer.encode_lines(["fine", line])):
+        with pytest.raises(G2Error, match="not valid Unicode: character 3 is half of a surrogate pair; give UTF-8"):
+            encode("ab\udcff")
+
+
+def test_byte_pairs_are_trained_on_pieces_of_a_word_without_end(caplog: pytest.LogCaptureFixture) -> None:
+    """One word of a million characters would otherwise be searched as a whole for every pair that is merged."""
+    word = "".join(random.Random(0).choices("abcdefgh", k=10_000))
+    lines = [f"some words {word} and {word} more", "short"]
+    pieces = list(_with_short_words(lines))
+    assert "".join(pieces) == "".join(lines)
+    assert max(len(found) for piece in pieces for found in piece.split()) == 1000
+    assert [record.getMessage() for record in caplog.records] == [
+        f"a word of more than 1,000 characters is cut into pieces for training the tokenizer: {word[:40]}...; "
+        "if it is no word, remove it from the text"
+    ]
+    tokenizer = train_bpe_tokenizer(lines, vocabulary=400)
+    assert tokenizer.decode(tokenizer.encode(lines[0])) == lines[0]
 
 
 def test_the_options_of_pairs_are_kept(tmp_path: Path) -> None:

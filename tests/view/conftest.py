@@ -62,11 +62,12 @@ def address(paths):
     import uvicorn
 
     from g2lstm.cli.view import _listen
+    from g2lstm.view.connections import configured
     from g2lstm.view.server import create_app
 
     runs = load_runs(paths)
     listening = _listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(create_app(runs), log_level="warning"))
+    server = uvicorn.Server(configured(create_app(runs)))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     while not server.started or any(run.state == "loading" for run in runs):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Layers = Sequence[Mapping[str, Any]]  # what `GateStatistics.summary` gives
 _BARS = 50
+_MAX_LAYERS = 16  # drawn one by one
 _DARK, _LIGHT, _MIDDLE = HEAT[7], HEAT[2], "#c9ccd1"
 _REACH = 6.0  # of the sigmoid's x axis
 _EDGE = float(np.log(9))  # where the sigmoid is 0.9
@@ -64,7 +65,8 @@ def draw_layers(runs: Mapping[str, Layers], mode: str) -> "Figure":
         runs: summaries of statistics by run name.
         mode: evaluation or training, in words.
     """
-    titles = list(dict.fromkeys(layer["title"] for layers in runs.values() for layer in layers))
+    found = list(dict.fromkeys(layer["title"] for layers in runs.values() for layer in layers))
+    titles, mode = found[:_MAX_LAYERS], mode if len(found) <= _MAX_LAYERS else f"the first {_MAX_LAYERS} layers; {mode}"
     edges = np.linspace(0, 1, _BARS + 1)
     with styled():
         figure = new_figure(10.5, 2.3 * len(titles) + 1.2)
@@ -132,5 +134,5 @@ def _draw_thirds(axes: "Axes", at: float, shares: Sequence[float]) -> None:
 
 def _shares(layers: Layers, gate: str) -> npt.NDArray[np.float64]:
     """The percentage of values in each of the 100 bins, with the layers counted together."""
-    counts = np.sum([layer["gates"][gate]["counts"] for layer in layers], axis=0)
+    counts = np.sum([layer["gates"][gate]["counts"] for layer in layers], axis=0, dtype=np.float64)
     return np.asarray(100 * counts / max(counts.sum(), 1))

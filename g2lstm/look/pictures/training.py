@@ -104,7 +104,7 @@ def gate_history(metrics: Metrics) -> GateHistory | None:
     shares = {}
     for gate in _GATES:
         counts = np.array([[line.get(f"{gate}/{k}", 0) for k in range(bins)] for line in lines], dtype=np.float64)
-        counts = np.nan_to_num(counts).clip(0, 1e15)  # training writes nothing outside this range
+        counts = counts.clip(0, 1e15)  # training writes nothing outside this range
         shares[gate] = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
     if not any(each.any() for each in shares.values()):
         return None

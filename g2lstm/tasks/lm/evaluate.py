@@ -58,7 +58,13 @@ def perplexity(model: LanguageModel, tokens: Tokens, **options: Any) -> Score:
 def score(log_probabilities: list[Tensor]) -> Score:
     """The score of a stream from the log-probabilities of its stretches, each (n,)."""
     joined = torch.cat(log_probabilities)
-    return Score(-joined.sum(dtype=torch.float64).item(), len(joined), joined.float())
+    found = Score(-joined.sum(dtype=torch.float64).item(), len(joined), joined.float())
+    if not math.isfinite(found.perplexity):
+        raise G2Error(
+            f"the perplexity is not finite ({found.nats / found.tokens:g} nats per token): the model's weights are too "
+            "large; train it again, with train.clip or a lower learning rate"
+        )
+    return found
 
 
 def read(

@@ -12,7 +12,7 @@ from g2lstm.tasks.cross_entropy import cross_entropy
 from g2lstm.tasks.lm.model import LanguageModel, State
 from g2lstm.tasks.lm.recipe import LmRecipe
 from g2lstm.tasks.lm.trained import TrainedLanguageModel
-from g2lstm.tasks.task import Learner, StepLoss, Task, TrainingData, ValidationBatch
+from g2lstm.tasks.task import Learner, StepLoss, Task, TrainingData, ValidationBatch, shown_perplexity
 from g2lstm.text.corpus import TokenStream, prepare_stream, prepare_tokenizer
 from g2lstm.text.tokenize import Tokenizer
 from g2lstm.text.windows import Columns, Window, sample_bptt
@@ -145,7 +145,7 @@ class LanguageModelLearner(Learner):
             yield ValidationBatch(features, window.targets)
 
     def _judge(self, loss: float) -> tuple[dict[str, float], float]:
-        return {"perplexity": torch.tensor(loss, dtype=torch.float64).exp().item()}, loss
+        return {"perplexity": shown_perplexity(loss)}, loss
 
     def state_dict(self) -> dict[str, Any]:
         """The row, the generator of lengths, and the states of this process's columns."""

@@ -14,7 +14,7 @@ from g2lstm.tasks.mt.bleu import corpus_bleu
 from g2lstm.tasks.mt.model import TranslationModel
 from g2lstm.tasks.mt.recipe import MtRecipe
 from g2lstm.tasks.mt.trained import TrainedTranslationModel, where_tokens
-from g2lstm.tasks.task import Learner, StepLoss, Task, TrainingData, ValidationBatch
+from g2lstm.tasks.task import Learner, StepLoss, Task, TrainingData, ValidationBatch, shown_perplexity
 from g2lstm.text.batches import PairBatch, TrainingBatches, evaluation_batches
 from g2lstm.text.pairs import PairCorpus, PairFiles, prepare_pairs, prepare_tokenizers, read_pairs
 from g2lstm.text.tokenize import Tokenizer
@@ -116,7 +116,7 @@ class TranslationLearner(Learner):
         # Random weights never end a sentence, and the loop reports a loss that is not finite.
         is_random = self.epoch == self.index == 0 and self.recipe.train.finetune_from is None
         bleu = self._validation_bleu() if math.isfinite(loss) and not is_random else 0.0
-        scores = {"bleu": bleu, "perplexity": math.exp(min(loss, 700.0))}
+        scores = {"bleu": bleu, "perplexity": shown_perplexity(loss)}
         return scores, -bleu if self.recipe.train.best_by == "bleu" else loss
 
     def _validation_bleu(self) -> float:

@@ -1,0 +1,96 @@
+"""Connections to the page's server: half requests are not kept for long, and never keep others out."""
+
+import asyncio
+import errno
+import logging
+import socket
+import time
+import urllib.request
+from contextlib import ExitStack
+from urllib.parse import urlsplit
+
+import pytest
+
+from g2lstm.view import connections
+
+HALF = {
+    "nothing": b"",
+    "headers": b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n",
+    "body": b"POST /api/read HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 50\r\n\r\n{",
+    "second request": b"GET /api/runs HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET / HTTP/1.1\r\n",
+}
+
+
+def connect(address):
+    place = urlsplit(address)
+    return socket.create_connection((place.hostname, place.port), timeout=60)
+
+
+@pytest.mark.parametrize("sent", HALF.values(), ids=HALF.keys())
+def test_half_a_request_is_not_kept(address, monkeypatch, sent):
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
+    answer = b""
+    with connect(address) as connection:
+        connection.sendall(sent)
+        try:
+            while part := connection.recv(65536):
+                answer += part
+        except ConnectionResetError:
+            pass
+    assert answer.startswith({HALF["body"]: b"HTTP/1.1 408", HALF["second request"]: b"HTTP/1.1 200"}.get(sent, b""))
+
+
+def test_more_bytes_give_no_more_time(address, monkeypatch):
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.3)
+    with connect(address) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n")
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            drip(connection)
+
+
+def drip(connection):
+    for _ in range(600):
+        time.sleep(0.05)
+        connection.sendall(b"X: y\r\n")
+
+
+def test_half_requests_keep_nobody_out(address, monkeypatch):
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 10)
+    with ExitStack() as stack:
+        held = [stack.enter_context(connect(address)) for _ in range(40)]
+        for connection in held:
+            connection.send(b"GET / HTTP/1.1\r\n")
+        with urllib.request.urlopen(f"{address}api/runs", timeout=60) as answer:
+            assert answer.status == 200
+        closed = 0
+        for connection in held[:20]:
+            try:
+                closed += connection.recv(1) == b""
+            except ConnectionResetError:
+                closed += 1
+        assert closed == 20  # the oldest go first
+
+
+def test_a_request_that_takes_long_is_answered(address, monkeypatch):
+    """Only waiting for a request is limited."""
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
+    with connect(address) as connection:
+        for _ in range(2):
+            connection.sendall(b"GET /api/runs HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_a_lack_of_descriptors_is_said_once(caplog):
+    async def fail():
+        loop = asyncio.get_running_loop()
+        connections.without_repetition(loop)
+        for _ in range(100):
+            loop.call_exception_handler({"message": "accept", "exception": OSError(errno.EMFILE, "too many")})
+        loop.call_exception_handler({"message": "something else"})
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(fail())
+    assert [record.getMessage() for record in caplog.records] == [
+        "no more connections are possible for now: too many",
+        "something else",
+    ]
