@@ -24,7 +24,7 @@ def _is_not_huge(number: int | float) -> int | float:
     return number
 
 
-Number = Annotated[Annotated[int, AfterValidator(_is_not_huge)] | Real, Field()]
+Number = Annotated[int | Real, AfterValidator(_is_not_huge)]
 
 
 class Record(BaseModel):

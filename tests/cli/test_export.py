@@ -91,7 +91,8 @@ def test_a_page(tmp_path):
     assert (code, out) == (2, "")
     assert err == f"g2lstm: {page} exists already; choose another name, or replace it with --force\n"
     code, out, _ = command("export", run, "--format", "html", "--force", "--json")
-    assert json.loads(out) == {"files": {str(page): page.stat().st_size}, "weights": 1280 + 2 * 4 * 11 * 12}
+    weights = 32 * 10 + 4 * 12 * (10 + 12) + 4 * 10 * (12 + 10)  # embedding and two layers
+    assert json.loads(out) == {"files": {str(page): page.stat().st_size}, "weights": weights}
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ def test_shipped_recipes_are_complete_and_say_what_they_are() -> None:
         "iwslt14-small",
         "multi30k-small",
         "ptb",
+        "ptb-300",
         "ptb-finetune",
         "ptb-small",
         "ptb-small-finetune",

@@ -262,6 +262,7 @@ def test_commands_write_through_no_link(made, tmp_path, monkeypatch, outside, na
     monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
     run = tmp_path / "run"
     shutil.copytree(made["lm"], run)
+    shutil.rmtree(run / name, ignore_errors=True)
     (run / name).symlink_to(outside)
     done = command(arguments[0], run, *arguments[1:])
     assert done.returncode == 2
