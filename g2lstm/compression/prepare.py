@@ -27,7 +27,7 @@ def prepare_(model: Model, spec: Given) -> Model:
         The model.
 
     Examples:
-        >>> g2lstm.prepare_(model, "tiny")
+        >>> g2lstm.prepare_(model, "gates=int2; cell=int3; embedding=int4")
         >>> train(model)  # as before, for an epoch or two
         >>> small = g2lstm.compress(model)
     """
