@@ -1,6 +1,6 @@
 """How large the page of a run is, and how long it takes in headless Chromium to start and to answer.
 
-python benchmarks/html.py RUN ["a sentence"]
+python benchmarks/browser.py RUN ["a sentence"]
 
 For a translation model: the median time to translate the sentence, with the recipe's beam and greedily. For a language
 model: to read it and say what comes next. Needs the extra `dev` and Debian's package chromium.
@@ -35,7 +35,7 @@ MEASURE = """async ([text, rounds, options]) => {
 def main() -> None:
     """Measures the run that the first argument names."""
     if len(sys.argv) < 2:
-        sys.exit('usage: python benchmarks/html.py RUN ["a sentence"]')
+        sys.exit('usage: python benchmarks/browser.py RUN ["a sentence"]')
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         page_file = Path(folder) / "page.html"
         made = export_html(sys.argv[1], page_file)
