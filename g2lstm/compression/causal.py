@@ -9,13 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
-from g2lstm.compression.kernel import open_session
-from g2lstm.compression.layers import session_layers, why_no_session
+from g2lstm.compression.kept import PACKED, Kept, PackedLinear, like_of
 from g2lstm.compression.model import copied, refuse_scripted
-from g2lstm.compression.modules import EncodedMatrix
-from g2lstm.compression.session import Session, Vector
+from g2lstm.compression.modules import CompressedLinear, EncodedMatrix
+from g2lstm.compression.session import Vector
 from g2lstm.errors import G2Error
 from g2lstm.nn.convert import replace_all
 
@@ -42,6 +40,10 @@ class ModelSession:
         threads: at most this many in packed layers.
         time_axis: the dimension of forward's input that is time: 0, or 1 after the batch; None for a forward that takes
             a step without it. "auto" follows the model's recurrent layers; if they are all cells, it means None.
+
+    Attributes:
+        batch: B.
+        time_axis: 0, 1 or None.
     """
 
     def __init__(
@@ -67,18 +69,22 @@ class ModelSession:
                 )
         self.batch, self._lock = batch, threading.Lock()
         first = next((one for one in layers.values() if isinstance(one, nn.RNNBase)), None)
-        self._time: int | None = None if first is None else int(first.batch_first)
+        self.time_axis: int | None = None if first is None else int(first.batch_first)
         if time_axis != "auto":
-            self._time = None if time_axis is None else int(time_axis)
-        device, dtype = _like(next(iter(layers.values())))
+            self.time_axis = None if time_axis is None else int(time_axis)
+        device, dtype = like_of(next(iter(layers.values())))
         self._like = torch.empty(0, device=device, dtype=dtype)
         self._layers = {name: Kept(one, name, batch, threads) for name, one in layers.items()}
-        self._model = replace_all(own, {layers[name]: kept for name, kept in self._layers.items()})
+        made: dict[nn.Module, nn.Module] = {layers[name]: kept for name, kept in self._layers.items()}
+        if batch == 1 and (device, dtype) == PACKED:
+            linears = [one for one in own.modules() if type(one) is CompressedLinear]
+            made |= {one: PackedLinear(one, threads) for one in linears}
+        self._model = replace_all(own, made)
         self._attributes = [(module, dict(vars(module))) for module in self._model.modules()]
         packed = {id(b) for one in self._model.modules() if isinstance(one, EncodedMatrix) for b in one.buffers()}
         self._buffers = [(one, one.clone()) for one in self._model.buffers() if id(one) not in packed]
         over_time = [name for name, one in self._model.named_modules() if _may_mix_steps(one)]
-        if self._time is not None and over_time:
+        if self.time_axis is not None and over_time:
             warnings.warn(
                 f"if {', '.join(over_time)} reads across time, this stream differs from whole sequences, because it "
                 "sees one step alone; compare the two",
@@ -102,7 +108,7 @@ class ModelSession:
             except Exception as error:
                 if not isinstance(error, G2Error):
                     error.add_note(
-                        f"The session called forward with shape {tuple(value.shape)} and time_axis={self._time}; "
+                        f"The session called forward with shape {tuple(value.shape)} and time_axis={self.time_axis}; "
                         "stream(model, time_axis=...) changes it, and step(x, ...) hands further arguments on."
                     )
                 raise
@@ -114,7 +120,7 @@ class ModelSession:
         value = value if self.batch > 1 else value.unsqueeze(0)
         if not value.dim() or len(value) != self.batch:
             raise G2Error(f"a step of {self.batch} streams has the shape ({self.batch}, ...), got {tuple(value.shape)}")
-        return value if self._time is None else value.unsqueeze(self._time)
+        return value if self.time_axis is None else value.unsqueeze(self.time_axis)
 
     def sequence(self, x: Any) -> Output:
         """Reads many steps, (T, ...); returns what that many calls of `step` would, stacked."""
@@ -165,11 +171,11 @@ class ModelSession:
             return self._shown(output[0])
         if not isinstance(output, Tensor):
             raise G2Error(f"the model's forward must return tensors, got {type(output).__name__}")
-        leading = (1, self.batch) if self._time == 0 else (self.batch, 1)
+        leading = (1, self.batch) if self.time_axis == 0 else (self.batch, 1)
         # Of two dimensions the second may be features; those of (B, 1) could be either, and stay.
-        is_sequence = output.dim() > 2 or (self._time == 0 and self.batch > 1)
-        if self._time is not None and is_sequence and tuple(output.shape[:2]) == leading:
-            output = output.squeeze(self._time)
+        is_sequence = output.dim() > 2 or (self.time_axis == 0 and self.batch > 1)
+        if self.time_axis is not None and is_sequence and tuple(output.shape[:2]) == leading:
+            output = output.squeeze(self.time_axis)
         return self._unbatched(output, 0)
 
     def _unbatched(self, value: Tensor, axis: int) -> NDArray[Any]:
@@ -177,114 +183,6 @@ class ModelSession:
         value = value.float() if value.dtype == torch.bfloat16 else value
         array: NDArray[Any] = value.detach().cpu().numpy().copy()
         return array
-
-
-class Kept(nn.Module):
-    """A recurrent layer inside a session, which goes on from its last state; in the compiled kernel where it can.
-
-    Args:
-        layer: the layer.
-        name: in the model, for messages.
-        batch: the number of streams.
-        threads: see `ModelSession`.
-
-    Attributes:
-        state: after the last step, as the layer returns it, but always a tuple; None at the start.
-        was_called: in this step.
-    """
-
-    def __init__(self, layer: nn.Module, name: str, batch: int, threads: int | None) -> None:
-        nn.Module.__init__(self)
-        self.__dict__["layer"] = layer  # not a child, so that nothing counts its weights twice
-        self.name, self.was_called, self._batch = name or type(layer).__name__, False, batch
-        self._is_cell, self._is_new = isinstance(layer, nn.RNNCellBase), True
-        self._session: Session | None = None
-        self._state: tuple[Tensor, ...] | None = None
-        if batch == 1 and why_no_session(layer) is None and _like(layer) == (torch.device("cpu"), torch.float32):
-            self._session = open_session(*session_layers(layer), threads)
-
-    @property  # type: ignore[misc]  # nobody sets it
-    def __class__(self) -> type:
-        """That of the layer, for models that ask `isinstance`."""
-        kind: type = self.__dict__["layer"].__class__
-        return kind
-
-    def __getattr__(self, name: str) -> Any:
-        """As of any module; what it does not have itself, its layer has."""
-        try:
-            return nn.Module.__getattr__(self, name)
-        except AttributeError:
-            return getattr(self.__dict__["layer"], name)
-
-    @property
-    def state(self) -> tuple[Tensor, ...] | None:
-        """(layers, B, H) each; (B, H) in a cell."""
-        if self._session is None or self._is_new:
-            return None if self._is_new else self._state
-        each = zip(*self._session.get_state(), strict=True)
-        stacked = [torch.from_numpy(np.stack(one)).unsqueeze(1) for one in each]
-        return tuple(one[0] if self._is_cell else one for one in stacked)
-
-    @state.setter
-    def state(self, states: tuple[Tensor, ...] | None) -> None:
-        self._state, self._is_new = states, states is None
-        if self._session is not None:
-            if states is None:
-                self._session.reset()
-            else:
-                layers = [one.reshape(-1, one.size(-1)) for one in states]
-                self._session.set_state(list(zip(*layers, strict=True)))
-
-    def check(self, states: tuple[Tensor, ...]) -> None:
-        """Raises unless states have the shapes of this layer's."""
-        layer, letters = self.layer, "hc" if isinstance(self.layer, nn.LSTM | nn.LSTMCell) else "h"
-        widths = {"h": getattr(layer, "proj_size", 0) or layer.hidden_size, "c": layer.hidden_size}
-        leading = (self._batch,) if self._is_cell else (layer.num_layers, self._batch)
-        wanted, got = [(*leading, widths[one]) for one in letters], [tuple(one.shape) for one in states]
-        if got != wanted:
-            raise G2Error(f"the states of {self.name} have the shapes {wanted}, with the batch, got {got}")
-
-    def forward(self, input: Any, hx: Any = None) -> Any:
-        """As the layer, which is called once per step; `hx` is used only if there is no state yet."""
-        if self.was_called:
-            raise G2Error(f"{self.name} is called more than once in a step, so it has no single state to keep")
-        if isinstance(input, PackedSequence):
-            raise G2Error(f"{self.name} gets a PackedSequence, which has no single step; stream a forward without it")
-        steps = input.numel() // (input.size(-1) * self._batch)
-        if steps != 1:
-            raise G2Error(f"{self.name} gets {steps} steps at once, input {tuple(input.shape)}; streams take one")
-        dimensions = 2 if self._is_cell else 3
-        if self._is_new and hx is not None:
-            given = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
-            given = tuple(one if one.dim() == dimensions else one.unsqueeze(-2) for one in given)
-            self.check(given)
-            self.state = given
-        self.was_called = True
-        unbatched = input.dim() < dimensions
-        if self._session is None:
-            out = self.layer(input, self._as_the_layers(self._state, unbatched))
-            after = out if self._is_cell else out[1]
-            each = after if isinstance(after, tuple) else (after,)
-            self._state, self._is_new = tuple(one.unsqueeze(-2) if unbatched else one for one in each), False
-            return out
-        out = torch.from_numpy(self._session.step(input.reshape(-1).numpy())).view(*input.shape[:-1], -1)
-        self._is_new = False
-        state = self._as_the_layers(self.state, unbatched)
-        return state if self._is_cell else (out, state)
-
-    def _as_the_layers(self, states: tuple[Tensor, ...] | None, unbatched: bool) -> Any:
-        """States in the form that the layer takes and returns."""
-        if states is None:
-            return None
-        states = tuple(one.squeeze(-2) if unbatched else one for one in states)
-        return states if len(states) == 2 else states[0]
-
-
-def _like(layer: nn.Module) -> tuple[torch.device, torch.dtype]:
-    """The device and the type that a layer computes in."""
-    first = next((one.like for one in layer.modules() if isinstance(one, EncodedMatrix)), None)
-    tensor = next(layer.parameters()) if first is None else first
-    return tensor.device, tensor.dtype
 
 
 def _may_mix_steps(module: nn.Module) -> bool:

@@ -50,6 +50,10 @@ def layer_weights(layer: Any, prefix: str = "") -> Iterator[LayerWeights]:
         each = zip(letters, gates, factors, strict=True)
         return [Weight(f"{prefix}{name}.{letter}", one, factor) for letter, one, factor in each]
 
+    def project(name: str) -> Encoding:
+        is_encoded = isinstance(layer, CompressedRecurrent) and name not in layer._parameters
+        return layer.encodings(name)[0] if is_encoded else Dense(floats(name))
+
     directions = ("", "_reverse") if not is_cell and layer.bidirectional else ("",)
     for end in [""] if is_cell else [f"_l{k}{direction}" for k in range(layer.num_layers) for direction in directions]:
         projection = f"weight_hr{end}"
@@ -58,7 +62,7 @@ def layer_weights(layer: Any, prefix: str = "") -> Iterator[LayerWeights]:
             matrices(f"weight_hh{end}"),
             bias(f"bias_ih{end}"),
             bias(f"bias_hh{end}"),
-            Weight(f"{prefix}{projection}", Dense(floats(projection))) if getattr(layer, "proj_size", 0) else None,
+            Weight(f"{prefix}{projection}", project(projection)) if getattr(layer, "proj_size", 0) else None,
             rule.gates if rule.hard else "",
         )
 

@@ -15,6 +15,7 @@ from g2lstm.compression.choice import choose
 from g2lstm.compression.encodings import Dense, Encoding
 from g2lstm.compression.modules import (
     Compressed,
+    CompressedAttention,
     CompressedConvolution,
     CompressedEmbedding,
     CompressedLinear,
@@ -25,6 +26,7 @@ from g2lstm.compression.spec import GROUPS, Given, Operations, Spec, encode
 from g2lstm.compression.straight_through import Preparation, preparations, unprepare_
 from g2lstm.compression.targets import CONVOLUTIONS, Targets, find_targets, is_dense
 from g2lstm.errors import G2Error
+from g2lstm.nn.checks import check_module
 from g2lstm.nn.convert import Model, replace_all
 from g2lstm.nn.names import called
 
@@ -43,7 +45,8 @@ def compress(
     """Returns a copy of a model with compressed weights, in evaluation mode; the model itself stays as it is.
 
     Every LSTM, GRU and cell, torch's or ours, gets encoded weights, with W_x and W_h of each gate compressed
-    separately; embeddings, linear layers and convolutions too if the spec names them. Tied weights stay tied.
+    separately; embeddings, linear layers, attention, projections and convolutions too if the spec names them. Tied
+    weights stay tied.
     `compression.targets.find_targets` says which linear layers count as a softmax. Everything else is kept. So are
     layers that may compute something else, with a warning: subclasses, layers under a parametrisation or a hook, and
     those whose weights other modules use too. One more warning names the matrices that lose much: those whose error
@@ -65,8 +68,7 @@ def compress(
         >>> small = g2lstm.compress(model, {"lstm": "small", "head": "int8", "lstm.weight_ih_l0": "keep"})
         >>> small = g2lstm.compress(model, data=batches, metric=loss_of_batch, max_loss=0.005)
     """
-    if not isinstance(model, nn.Module):
-        raise G2Error(f"compress takes a torch.nn.Module, got {type(model).__name__}; for a run, pass load(run).model")
+    check_module(model, "compress")
     if any(one is not None for one in (data, metric, max_loss, budget)):
         if spec is not None:
             raise G2Error(f"give either a spec, got {spec!r}, or data to search for one; not both")
@@ -103,11 +105,8 @@ def _as_prepared(model: Model, prepared: Preparation, spec: Spec) -> Model:
     found = find_targets(model)
     seen = {name: prepared.encoding(one.parameter, one.rows) for name, one in found.matrices.items()}
     encodings = {name: one for name, one in seen.items() if one is not None}
-    for names in found.layers.values():  # a layer has all of its matrices encoded, or none
-        if encodings.keys() & set(names.values()):
-            encodings |= {
-                name: Dense.encode(found.matrices[name].values, {}) for name in names.values() if seen[name] is None
-            }
+    for name in found.together(encodings) - encodings.keys():
+        encodings[name] = Dense.encode(found.matrices[name].values, {})
     return install_(unprepare_(copied(model, {})), encodings).eval()
 
 
@@ -157,15 +156,14 @@ def install_(model: Model, encodings: Mapping[str, Encoding]) -> Model:
         if encoding.shape != expected:
             raise G2Error(f"the matrix {name!r} must have the shape {expected}, got {encoding.shape}")
         matrices[name] = EncodedMatrix(encoding, target.parameter)
+    needed = found.together(matrices)
+    if missing := [name for name in found.matrices if name in needed and name not in matrices]:
+        raise G2Error(f"the matrix {missing[0]!r} is missing; a layer needs all of its matrices, or none")
     made: dict[nn.Module, nn.Module] = {}
     for layer, names in found.layers.items():
-        missing = [name for name in names.values() if name not in matrices]
-        if len(missing) < len(names):
-            if missing:
-                raise G2Error(f"the matrix {missing[0]!r} is missing; a layer needs all of its matrices, or none")
-            own = {key: matrices[name] for key, name in names.items()}
+        if own := {key: matrices[name] for key, name in names.items() if name in matrices}:
             made[layer] = compressed(layer, own)
-    softmaxes = {}
+    in_place = {}
     for name in matrices:
         for use in found.matrices[name].uses:
             if isinstance(use.module, nn.Embedding):
@@ -175,10 +173,12 @@ def install_(model: Model, encodings: Mapping[str, Encoding]) -> Model:
             elif isinstance(use.module, CONVOLUTIONS):
                 made[use.module] = CompressedConvolution(use.module, matrices[name])
             elif use.module not in found.layers:
-                softmaxes[use.module, use.attribute] = matrices[name]
-    for (module, attribute), softmax in softmaxes.items():
+                in_place[use.module, use.attribute] = matrices[name]
+    for (module, attribute), matrix in in_place.items():
         delattr(module, attribute)  # a module can't take the name of a parameter
-        setattr(module, attribute, softmax.train(module.training))
+        setattr(module, attribute, matrix.train(module.training))
+        if type(module) is nn.MultiheadAttention:
+            module.__class__ = CompressedAttention
     return replace_all(model, made)
 
 
@@ -227,9 +227,7 @@ def group_sizes(model: nn.Module, compressed: nn.Module) -> dict[str, GroupSize]
 def _encode(found: Targets, chosen: Mapping[str, Operations]) -> dict[str, Encoding]:
     """The matrices that get operations, and all others of recurrent layers that have one of them."""
     wanted = {name for name, operations in chosen.items() if operations}
-    for names in found.layers.values():
-        if wanted & set(names.values()):
-            wanted |= set(names.values())
+    wanted |= found.together(wanted)
     encodings = {}
     for name, target in found.matrices.items():
         if name in wanted:

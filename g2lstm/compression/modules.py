@@ -229,3 +229,20 @@ class CompressedConvolution(Compressed):
         """As the convolution."""
         result: Tensor = self._plain._conv_forward(x, self.weight, self.bias)
         return result
+
+
+def _matrix_of(name: str) -> property:
+    """An attribute of an attention that is encoded, a parameter or None."""
+
+    def read(attention: nn.Module) -> Tensor | None:
+        encoded = attention._modules.get(name)
+        return encoded.weight if isinstance(encoded, EncodedMatrix) else attention._parameters.get(name)
+
+    return property(read)
+
+
+class CompressedAttention(nn.MultiheadAttention):
+    """A `torch.nn.MultiheadAttention` with encoded weights: what `compress` makes of it, in place."""
+
+    matrices = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+    in_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight = map(_matrix_of, matrices)

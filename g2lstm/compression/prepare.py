@@ -6,6 +6,7 @@ from g2lstm.compression.model import plan
 from g2lstm.compression.spec import Given, Spec
 from g2lstm.compression.straight_through import Master, Part, Preparation, preparations
 from g2lstm.errors import G2Error
+from g2lstm.nn.checks import check_module
 from g2lstm.nn.convert import Model
 
 
@@ -31,8 +32,7 @@ def prepare_(model: Model, spec: Given) -> Model:
         >>> train(model)  # as before, for an epoch or two
         >>> small = g2lstm.compress(model)
     """
-    if not isinstance(model, nn.Module):
-        raise G2Error(f"prepare_ takes a torch.nn.Module, got {type(model).__name__}")
+    check_module(model, "prepare_")
     wanted = Spec.of(spec)
     if before := preparations(model):
         raise G2Error(

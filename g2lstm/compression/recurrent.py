@@ -26,12 +26,12 @@ class CompressedRecurrent(Gated):
 
     To read one sequence step by step from packed weights, use `g2lstm.stream`.
 
-    Biases and projections are parameters without gradients. Training mode is for looking at sampled gates under
-    `torch.no_grad()`. There is no DropConnect.
+    Biases, and projections that are not encoded, are parameters without gradients. Training mode is for looking at
+    sampled gates under `torch.no_grad()`. There is no DropConnect.
 
     Args:
         layer: the layer that it replaces, whose biases and projections it takes over.
-        matrices: W_x and W_h of every gate: "weight_ih_l0.i" and so on.
+        matrices: W_x and W_h of every gate: "weight_ih_l0.i" and so on; and projections, "weight_hr_l0".
     """
 
     def __init__(self, layer: nn.Module, matrices: Mapping[str, EncodedMatrix]) -> None:
@@ -48,8 +48,8 @@ class CompressedRecurrent(Gated):
         self._decoded: dict[str, Decoded] = {}
         for name in parameter_names(layer):
             own = {key.rpartition(".")[2]: one for key, one in matrices.items() if key.rpartition(".")[0] == name}
-            if own:
-                self.add_module(name, nn.ModuleDict(own))
+            if own or name in matrices:
+                self.add_module(name, nn.ModuleDict(own) if own else matrices[name])
                 self._decoded[name] = Decoded()
             else:
                 self.register_parameter(name, nn.Parameter(getattr(layer, name).detach(), requires_grad=False))
@@ -61,7 +61,7 @@ class CompressedRecurrent(Gated):
         return self._matrices(self._names[0][0])[0].like.dtype
 
     def encodings(self, name: str) -> list[Encoding]:
-        """The matrices of the gates of one parameter, such as "weight_ih_l0", in the order of torch's rows."""
+        """The matrices of one parameter, such as "weight_ih_l0", in the order of torch's rows."""
         return [matrix.encoding for matrix in self._matrices(name)]
 
     def flatten_parameters(self) -> None:
@@ -90,14 +90,18 @@ class CompressedRecurrent(Gated):
             )
         each = []
         for w_x, w_h, *rest in self._names:
-            others = [self.get_parameter(name).to(dtype) for name in rest]
+            others = [
+                (self._dense(name) if name in self._decoded else self.get_parameter(name)).to(dtype) for name in rest
+            ]
             b_x, b_h = others[:2] if self.bias else (None, None)
             w_r = others[-1] if self.proj_size else None
             each.append(Weights(self._dense(w_x).to(dtype), self._dense(w_h).to(dtype), b_x, b_h, w_r))
         return [each[k : k + self.directions] for k in range(0, len(each), self.directions)]
 
     def _matrices(self, name: str) -> list[EncodedMatrix]:
-        return [matrix for matrix in self.get_submodule(name).children() if isinstance(matrix, EncodedMatrix)]
+        own = self.get_submodule(name)
+        every = [own] if isinstance(own, EncodedMatrix) else own.children()
+        return [matrix for matrix in every if isinstance(matrix, EncodedMatrix)]
 
     def _dense(self, name: str) -> Tensor:
         return self._decoded[name](self.encodings(name), self._matrices(name)[0].like)

@@ -15,6 +15,7 @@ from g2lstm.compression.spec import Spec
 from g2lstm.compression.structure import structure_of
 from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically
+from g2lstm.nn.checks import check_module
 from g2lstm.nn.convert import Model
 
 
@@ -35,6 +36,7 @@ def save(model: nn.Module, path: str | Path) -> None:
 
 def content_of(model: nn.Module) -> bytes:
     """What `save` writes."""
+    check_module(model, "save")
     if not (matrices := encoded_matrices(model)):
         raise G2Error(
             f"{type(model).__name__} is not compressed; pass the result of g2lstm.compress, or save a plain model with "
@@ -60,6 +62,7 @@ def load_into(model: Model, path: str | Path) -> Model:
         >>> g2lstm.save(small, "small.safetensors")
         >>> restored = g2lstm.load_into(MyModel(), "small.safetensors")
     """
+    check_module(model, "load_into")
     refuse_scripted(model)
     if any(one.is_meta for one in (*model.parameters(), *model.buffers())):
         raise G2Error(

@@ -26,6 +26,7 @@ from g2lstm.compression.spec import Spec, encode
 from g2lstm.compression.straight_through import preparations
 from g2lstm.compression.targets import find_targets
 from g2lstm.errors import G2Error
+from g2lstm.nn.checks import check_module
 
 Measure: TypeAlias = Callable[[nn.Module], float]
 Show: TypeAlias = Callable[[str, int, int], None]  # what is being done, how much of it is done, and the total
@@ -69,6 +70,7 @@ def search(
         >>> print(found)  # the curve and the spec
         >>> small = g2lstm.compress(model, found.spec)
     """
+    check_module(model, "search")
     batches = [data] if isinstance(data, torch.Tensor | Mapping) else list(data)
     if not batches:
         raise G2Error("data has no batches; give at least one, as the model's forward takes it")

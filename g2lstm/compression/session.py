@@ -101,7 +101,8 @@ class Session(ABC):
     Args:
         layers: the first reads x, every other one reads the one before.
         hard: the gates that are 1[a >= 0] instead of a sigmoid: "", "if" or "ifo".
-        softmax: on top of the last layer; the session then returns log-probabilities.
+        softmax: on top of the last layer; the session then returns log-probabilities. Without layers it returns the
+            logits of x: a linear map.
 
     Attributes:
         inputs: I, the width of x.
@@ -110,16 +111,16 @@ class Session(ABC):
     """
 
     def __init__(self, layers: Sequence[Layer], hard: str = "", softmax: Layer | None = None) -> None:
-        if not layers:
-            raise G2Error("a session needs at least one layer, got none")
         blocks = [*layers, *([] if softmax is None else [softmax])]
+        if not blocks:
+            raise G2Error("a session needs at least one layer, got none")
         for below, above in itertools.pairwise(blocks):
             if above.inputs != below.hidden:
                 what = "softmax" if above is softmax else "layer"
                 raise G2Error(f"a {what} of {above.inputs} inputs can't read a layer of {below.hidden} units")
         if hard not in HARD:
             raise G2Error(f"hard gates must be one of {HARD}, got {hard!r}")
-        self.inputs, self.units = layers[0].inputs, [layer.hidden for layer in layers]
+        self.inputs, self.units = blocks[0].inputs, [layer.hidden for layer in layers]
         self.outputs, self.hard, self._lock = blocks[-1].hidden, hard, threading.Lock()
         self._counts = [1 if layer.is_gru else 2 for layer in layers]  # of the states of each layer
 
@@ -141,6 +142,10 @@ class Session(ABC):
     def get_state(self) -> list[tuple[Array, ...]]:
         """Copies of h and c (H,) of each layer, of h alone in a GRU."""
         return [pair[:count] for pair, count in zip(self._get(), self._counts, strict=True)]
+
+    def stacked_state(self) -> list[Array]:
+        """Copies of the states of layers that are all of one kind and width: h (layers, H), and c in LSTMs."""
+        return [np.stack(each) for each in zip(*self.get_state(), strict=True)]
 
     def set_state(self, states: Sequence[tuple[Vector, ...]]) -> None:
         """Sets h and c (H,) of each layer, from which the next step continues."""
@@ -200,7 +205,11 @@ class PlainSession(Session):
                 for k, layer in enumerate(self._layers):
                     self._states[k] = layer.step(value, *self._states[k], self.hard)
                     value = self._states[k][0] + value if layer.residual else self._states[k][0]
-                out[t] = value if self._softmax is None else self._softmax.log_softmax(value)
+                if self._softmax is not None:
+                    value = (
+                        self._softmax.log_softmax(value) if self._layers else self._softmax.activations(value, value)
+                    )
+                out[t] = value
         return out
 
 
@@ -233,8 +242,11 @@ class _Plain:
         n = np.tanh(from_x + r * from_h)
         return n + z * (h - n), c
 
+    def logits(self, x: Array) -> Array:
+        return self.activations(x, x)
+
     def log_softmax(self, x: Array) -> Array:
-        logits = self.activations(x, x)
+        logits = self.logits(x)
         logits -= logits.max()
         return logits - np.log(np.exp(logits).sum())
 

@@ -2,9 +2,9 @@
 
 Groups: gates are the input and forget gates of an LSTM, the reset and update gates of a GRU; cell is the rest of a
 recurrent layer, the output gate and the candidate; embedding, with a softmax that is tied to one; softmax, with weights
-of its own; linear, every other `torch.nn.Linear`, and convolutions where a pattern covers them; and plain, all matrices
-of torch's own recurrent layers, whose gates have not learnt to tolerate few levels: where a spec names it, gates and
-cell apply to our layers alone.
+of its own; linear, every other `torch.nn.Linear`, the projections of LSTMs, attention, and convolutions where a pattern
+covers them; and plain, all matrices of torch's own recurrent layers, whose gates have not learnt to tolerate few
+levels: where a spec names it, gates and cell apply to our layers alone.
 
 A spec without a group, such as "int8" or the name of a preset, applies to all groups; "keep" leaves weights as they
 are. What follows `pattern:` applies to the modules or parameters whose names match, up to the next pattern:
@@ -38,6 +38,7 @@ PRESETS = {
     "paper-mt-svd32": "gates=svd:32",
     "paper-mt-svd16": "gates=svd:16",
     "small": "gates=levels:5; cell=int4; plain=int8; embedding=int6; softmax=int6; linear=int8",
+    "tiny": "gates=bits:1.6; cell=bits:2.2; embedding=bits:1.6,zipf; softmax=bits:1.6,zipf; linear=bits:2.5",
 }
 _LETTERS: dict[str, str] = {}  # for each operation the letter of its number, or nothing
 for _form in FORMS:

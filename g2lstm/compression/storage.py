@@ -19,7 +19,7 @@ from g2lstm.compression.encodings import Encoding, Entry
 from g2lstm.compression.encodings.base import Array, bits_per_weight, brief, is_whole
 from g2lstm.compression.spec import Spec
 from g2lstm.errors import G2Error
-from g2lstm.files import parse_json
+from g2lstm.files import in_order, parse_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -113,7 +113,7 @@ def save(
         "matrices": {name: matrix.describe() for name, matrix in matrices.items()},
     }
     header["sha256"] = _checksum({name: array_of(tensor) for name, tensor in tensors.items()}, header, metadata)
-    return save_tensors(tensors, {**metadata, HEADER: json.dumps(header)})
+    return in_order(save_tensors(tensors, {**metadata, HEADER: json.dumps(header)}))
 
 
 def load(path: Path, opened: Any = None) -> Stored:

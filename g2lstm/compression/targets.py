@@ -1,18 +1,21 @@
 """The matrices of a model that can be compressed, their names, and the modules that use them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from g2lstm.compression.modules import CompressedEmbedding
+from g2lstm.compression.modules import CompressedAttention, CompressedEmbedding
 from g2lstm.compression.recurrent import CompressedRecurrent
 from g2lstm.nn.gated import Gated
 from g2lstm.nn.names import called
 from g2lstm.nn.survey import TWINS, kind_of, parameter_names, why_not
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+ATTENTION = CompressedAttention.matrices
+LINEAR = (nn.Linear, NonDynamicallyQuantizableLinear)  # which is the last part of an attention, and computes the same
 
 
 def is_dense(module: nn.Module) -> bool:
@@ -86,6 +89,11 @@ class Targets:
     layers: dict[nn.Module, dict[str, str]] = field(default_factory=dict)
     skipped: list[Skipped] = field(default_factory=list)
 
+    def together(self, encoded: Collection[str]) -> set[str]:
+        """All matrices of the recurrent layers of which some are encoded; only a projection may then stay as it is."""
+        every = [names for names in self.layers.values() if any(name in encoded for name in names.values())]
+        return {name for names in every for key, name in names.items() if not key.startswith("weight_hr")}
+
 
 def find_targets(model: nn.Module) -> Targets:
     """Looks through a model; what is compressed already does not appear.
@@ -93,7 +101,8 @@ def find_targets(model: nn.Module) -> Targets:
     The weights of every `torch.nn.Embedding` belong to the group embedding, even where a linear layer shares them. The
     group softmax has the parameters that a module names in its attribute `softmax_parameters`, and in other modules
     the weights of every `torch.nn.Linear` with as many outputs as some embedding has rows. All other linear layers are
-    the group linear; so are convolutions, but only where a pattern covers them.
+    the group linear, as are the projections of LSTMs and the matrices of every `torch.nn.MultiheadAttention`; so are
+    convolutions, but only where a pattern covers them.
     """
     found = Targets()
     names = {parameter: name for name, parameter in model.named_parameters()}
@@ -115,6 +124,8 @@ def find_targets(model: nn.Module) -> Targets:
         else:
             found.matrices[name] = Target(group, parameter, uses[parameter])
     for parameter, places in uses.items():
+        if all(type(use.module) is nn.MultiheadAttention and use.attribute in ATTENTION for use in places):
+            found.matrices[names[parameter]] = Target("linear", parameter, places)
         if all(type(use.module) in CONVOLUTIONS and use.attribute == "weight" for use in places):
             found.matrices[names[parameter]] = Target("linear", parameter, places, is_convolution=True)
     return found
@@ -138,6 +149,10 @@ def _find_layers(
         letters, is_plain = _facts(layer)
         for weight in _weights(layer):
             parameter = _parameter(layer, weight)
+            if weight.startswith("weight_hr"):
+                found.layers[layer][weight] = names[parameter]
+                found.matrices[names[parameter]] = Target("linear", parameter, uses[parameter], is_plain=is_plain)
+                continue
             H = len(parameter) // len(letters)
             for gate, letter in enumerate(letters):
                 full_name = f"{names[parameter]}.{letter}"
@@ -155,8 +170,8 @@ def _parameter(layer: nn.Module, name: str) -> nn.Parameter:
 
 
 def _weights(layer: nn.Module) -> list[str]:
-    """W_x and W_h of every layer and direction."""
-    return [name for name in parameter_names(layer) if name.startswith(("weight_ih", "weight_hh"))]
+    """W_x, W_h and the projection, if there is one, of every layer and direction."""
+    return [name for name in parameter_names(layer) if name.startswith("weight_")]
 
 
 def _facts(layer: nn.Module) -> tuple[str, bool]:
@@ -188,7 +203,7 @@ def _why_no_table(use: Use) -> str | None:
     """Why weights that are used here can't be compressed; None if they can."""
     module = use.module
     for kind in (nn.Embedding, nn.Linear):
-        if isinstance(module, kind) and type(module) is not kind:
+        if isinstance(module, kind) and type(module) not in (kind, *LINEAR):
             return f"{type(module).__name__} is a subclass of {kind.__name__} and may compute something else"
     if isinstance(module, nn.Embedding):
         return None if module.max_norm is None else "max_norm changes its weights whenever they are used"

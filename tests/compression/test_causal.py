@@ -11,6 +11,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from g2lstm import G2LSTM, G2Error, compress, stream
 from g2lstm.compression import kernel
 from g2lstm.compression.causal import ModelSession
+from g2lstm.compression.kept import PackedLinear
+from g2lstm.compression.modules import CompressedLinear
 from g2lstm.compression.session import PlainSession, Session
 from g2lstm.nn.cells import G2GRUCell, G2LSTMCell
 from g2lstm.nn.gru import G2GRU
@@ -37,6 +39,17 @@ class Detector(nn.Module):
         x, last = self.gru(x, self.first.expand(1, x.size(self.batch_axis), 7).contiguous())
         x, _ = self.rnn(x)
         return self.head(self.narrow(x)[0]).sigmoid(), h, last
+
+
+class First(nn.Module):
+    """The outputs of a layer without its states."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x)[0]
 
 
 class Tokens(nn.Module):
@@ -125,6 +138,22 @@ def test_a_forward_of_one_step():
             wanted, state = model(one[None], state)
         np.testing.assert_allclose(session.step(one), wanted[0], **DENSE)
     np.testing.assert_allclose(session.get_state()["cell"][1], state[1][0], **DENSE)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear_layers_read_packed_weights(bias, compiled, monkeypatch):
+    if not compiled:
+        monkeypatch.setattr(kernel, "available", lambda: False)
+    model = nn.Sequential(nn.Linear(6, 9, bias=bias), nn.Tanh(), First(nn.LSTM(9, 8)), nn.Linear(8, 50, bias=bias))
+    small, x = compress(model, "int8"), torch.randn(5, 6)
+    session = stream(small)
+    inner = [one for one in session._model.modules() if type(one) is PackedLinear]
+    assert [isinstance(one._session, PlainSession) for one in inner] == [not compiled] * 2
+    assert all(isinstance(one, CompressedLinear) for one in inner)
+    with torch.no_grad():
+        np.testing.assert_allclose(session.sequence(x), small(x[:, None])[:, 0], **PACKED)
+        np.testing.assert_array_equal(inner[0](x), small[0](x))  # more than one vector: the layer itself
 
 
 @pytest.mark.parametrize("compiled", [True, False])

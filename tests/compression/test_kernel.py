@@ -16,6 +16,7 @@ from g2lstm.errors import G2Error
 from g2lstm.nn import kernel as nn_kernel
 from g2lstm.nn.kernel import Found
 from tests.compression.stacks import FACTORS, FORMS, assert_within_bounds, layer, matrix, mixed, random_state, softmax
+from tests.grids import pairwise
 
 LOW_RANK = [f"low rank {left} {right}" for left, right in FACTORS]
 
@@ -40,9 +41,13 @@ def check(layers, steps=3, seed=0, hard="", threads=1, softmax=None):
     assert_within_bounds(session, layers, x, hard, softmax)
 
 
-@pytest.mark.parametrize("form", [*FORMS, *LOW_RANK])
-@pytest.mark.parametrize("sizes", [(1, 1), (9, 2), (8, 31), (70, 33), (401, 64)], ids=str)
-def test_each_form_is_within_its_bound(form, sizes):
+@pairwise(
+    ["build"],
+    build=nn_kernel.BUILDS,
+    form=[*FORMS, *LOW_RANK],
+    sizes=[(1, 1), (9, 2), (8, 31), (70, 33), (401, 64)],
+)
+def test_each_form_is_within_its_bound(build, form, sizes):
     check([layer(*sizes, form, np.random.default_rng(1))])
 
 
@@ -65,22 +70,15 @@ def test_residual_layers():
     check([layer(5, 47, "int8", rng), *deep, layer(47, 9, "int4", rng)], steps=6)
 
 
-@pytest.mark.parametrize("columns", [255, 300, 140_000])
-@pytest.mark.parametrize(
-    ("form", "code"),
-    [
-        ("int8", -128),
-        ("int8", 127),
-        *(("grid", code) for code in (-8, 7, -4, -3, -2)),
-        ("int4", 7),
-        ("int4", -4),
-        ("int4", -7),
-        ("int4", 3),
-        ("int4", 1),
-    ],
-)
-def test_the_largest_sums_do_not_overflow(form, code, columns):
+LARGEST = [("int8", code) for code in (-128, 127)]
+LARGEST += [("grid", code) for code in (-8, 7, -4, -3, -2)]
+LARGEST += [("int4", code) for code in (7, -4, -7, 3, 1)]
+
+
+@pairwise(["build"], build=nn_kernel.BUILDS, codes=LARGEST, columns=[255, 300, 140_000])
+def test_the_largest_sums_do_not_overflow(build, codes, columns):
     """Sums are kept in 32 bits: all codes and all elements at their largest."""
+    form, code = codes
     codes = np.full((1, columns), code, np.int8)
     scale = 0.5 / abs(code) / columns
     if form == "int8":
@@ -116,6 +114,23 @@ def test_a_softmax_in_each_form(form):
     layers = [layer(5, 70, "int8", rng)]
     for rows in (1, 33, 1003):
         check(layers, softmax=softmax(rows, 70, form, rng))
+
+
+@pytest.mark.parametrize("form", [*FORMS, *LOW_RANK])
+def test_a_linear_map_in_each_form(form):
+    """A softmax without layers below it gives its logits."""
+    rng = np.random.default_rng(18)
+    for rows in (1, 33, 1003):
+        top = softmax(rows, 70, form, rng)
+        x = rng.normal(size=(3, 70)).astype(np.float32)
+        factors = [factor.decode().astype(np.float64) for factor in top.terms[0].matrix.factors()]
+        exact, most = x.astype(np.float64).T, np.abs(x).max(1)
+        for factor in factors:
+            exact, most = factor @ exact, np.abs(factor).sum(1).max() * most
+        found = [session([], softmax=top).sequence(x) for session in (KernelSession, PlainSession)]
+        bound = len(factors) * most / 65278 + 1e-5 * (1 + most)
+        for one in found:
+            assert (np.abs(one - exact.T - top.bias) <= bound[:, None]).all()
 
 
 def words(heights, columns, rng):

@@ -191,6 +191,56 @@ def test_groups_of_foreign_models():
     assert "softmax" not in group_of(TranslationModel(8, 8, 4, 4, tied="output")).values()
 
 
+class Attentive(nn.Module):
+    """A projection and three ways to have attention: one matrix for q, k and v, three, and inside a transformer."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(8, 12, num_layers=2, proj_size=8, batch_first=True)
+        self.joint = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.apart = nn.MultiheadAttention(8, 2, kdim=6, vdim=7, bias=False, batch_first=True)
+        self.top = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+
+    def forward(self, x):
+        h, _ = self.lstm(x)
+        h = h + self.joint(h, h, h)[0]
+        return self.top(h + self.apart(h, h[..., :6], h[..., :7])[0])
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("spec", ["int8", "gates=int4; cell=int4", "linear=bits:4", "small"])
+def test_projections_and_attention(spec, tmp_path):
+    model, x = Attentive().eval(), torch.randn(3, 5, 8)
+    small = compress(model, spec)
+    encoded = encoded_matrices(small)
+    others = {name for name, value in model.named_parameters() if value.dim() == 2 and "lstm" not in name}
+    projections = {"lstm.weight_hr_l0", "lstm.weight_hr_l1"}
+    if "gates" in spec:
+        assert not encoded.keys() & (others | projections)
+    else:
+        assert encoded.keys() > others | projections
+        assert {"joint.in_proj_weight", "joint.out_proj.weight", "apart.k_proj_weight"} < others
+    expected = twin_of(model, small)(x)
+    torch.testing.assert_close(small(x), expected, rtol=1e-5, atol=1e-6)
+    with torch.no_grad():  # torch computes attention in another way if no gradient is wanted
+        torch.testing.assert_close(copy.deepcopy(small)(x), expected, rtol=1e-5, atol=1e-6)
+    g2lstm.save(small, tmp_path / "small.safetensors")
+    torch.testing.assert_close(g2lstm.load_into(Attentive(), tmp_path / "small.safetensors").eval()(x), small(x))
+    again = compress(Attentive(), spec)
+    again.load_state_dict(small.state_dict())
+    assert torch.equal(again(x), small(x))
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+def test_files_from_before_projections_were_encoded():
+    """Their projections are parameters."""
+    model = nn.LSTM(4, 5, proj_size=3)
+    encodings = {name: one for name, one in encoded_matrices(compress(model, "int8")).items() if "hr" not in name}
+    old = install_(copy.deepcopy(model), encodings).eval()
+    assert torch.equal(old.weight_hr_l0, model.weight_hr_l0)
+    assert old(torch.randn(2, 1, 4))[0].shape == (2, 1, 3)
+
+
 def test_a_linear_layer_named_before_the_embedding_it_is_tied_to():
     model = nn.Module()
     model.head, model.embedding, model.lstm = nn.Linear(8, 11), nn.Embedding(11, 8), nn.LSTM(8, 4)

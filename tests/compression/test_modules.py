@@ -211,8 +211,14 @@ def test_a_layer_follows_the_state_that_it_loads():
 # LSTM layers
 
 
-@pytest.mark.parametrize("case", SURFACE, ids=str)
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(
+    ("case", "spec"),
+    [
+        pytest.param(case, spec, id=f"{case}-{spec}", marks=() if (k + n) % 3 == 0 else pytest.mark.slow)
+        for k, case in enumerate(SURFACE)
+        for n, spec in enumerate(SPECS)
+    ],
+)
 def test_it_is_the_layer_with_decoded_weights(case, spec):
     layer = make_layer(case)
     small = compress(layer, spec)

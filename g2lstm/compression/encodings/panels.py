@@ -101,9 +101,10 @@ def _cut(rows: NDArray[Any], panel: int, multiple: int) -> NDArray[Any]:
 def _pack_codes(codes: NDArray[Any], panel: int, form: Form) -> Bytes:
     """Packs codes (n, m) into bytes (panels, chunks, bytes)."""
     bits, chunk = form.bits, CHUNKS[form.bits]
-    wide = codes.astype(np.int16)
-    unsigned = (wide + 2**bits - 1) >> 1 if form.is_odd else wide + 2 ** (bits - 1)
-    rows = _cut(unsigned.astype(np.uint8), panel, chunk)  # the padding may be any code: it meets zeros
+    unsigned = codes.astype(np.uint8)  # modulo 256, as the sum
+    unsigned += np.uint8(2**bits - 1 if form.is_odd else 2 ** (bits - 1))
+    unsigned >>= np.uint8(form.is_odd)
+    rows = _cut(unsigned, panel, chunk)  # the padding may be any code: it meets zeros
     fours = rows.reshape(*rows.shape[:2], -1, chunk // 4, 4)  # (panels, panel, chunks, fours, columns)
     a = fours.transpose(3, 0, 2, 1, 4)  # (fours, panels, chunks, panel, columns)
     if bits == 8:
