@@ -1,9 +1,11 @@
 """Compiles the CPU kernels, if it can; pyproject.toml says everything else about the package."""
 
+import os
 import platform
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 CODE = Path("g2lstm/nn/csrc")
@@ -20,6 +22,10 @@ if platform.machine().lower() in ("x86_64", "amd64"):
 
 class BuildKernel(build_ext):
     """A plain shared library that Python opens with ctypes; with OpenMP where the compiler has it."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """Its file, whose name does not say for which Python: it knows nothing of Python, so it is for all."""
+        return str(Path(*fullname.split("."))) + (".pyd" if os.name == "nt" else ".so")
 
     def build_extension(self, ext: Extension) -> None:
         """Tries with threads, then without."""
@@ -38,6 +44,14 @@ class BuildKernel(build_ext):
                     raise
 
 
+class OneWheel(bdist_wheel):
+    """A wheel for all versions of Python on a platform."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """The tags in the wheel's name."""
+        return "py3", "none", super().get_tag()[2]
+
+
 setup(
     ext_modules=[
         Extension(
@@ -51,5 +65,5 @@ setup(
         )
         for name, flags in BUILDS.items()
     ],
-    cmdclass={"build_ext": BuildKernel},
+    cmdclass={"build_ext": BuildKernel, "bdist_wheel": OneWheel},
 )

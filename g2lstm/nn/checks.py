@@ -7,7 +7,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from g2lstm.errors import G2Error
@@ -23,6 +23,14 @@ NOISY_METHODS = ("gumbel", "binary")
 BACKENDS = ("auto", "reference", "stock", "native")
 OPTIONS = ("method", "tau", "noise_rate", "gates", "eval_gate", "weight_dropout", "backend")
 _CHOICES = {"method": METHODS, "eval_gate": EVAL_GATES, "backend": BACKENDS}
+
+
+def check_module(model: object, function: str) -> None:
+    """Raises unless a caller gave `function` a module."""
+    if not isinstance(model, nn.Module):
+        raise G2Error(
+            f"{function} takes a torch.nn.Module, got {type(model).__name__}; for a run, pass load(run).model"
+        )
 
 
 def checked_option(name: str, value: Any, kind: Kind = LSTM) -> str | float:

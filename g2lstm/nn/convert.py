@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from g2lstm.errors import G2Error
+from g2lstm.nn.checks import check_module
 from g2lstm.nn.gate import GateRule
 from g2lstm.nn.gated import Gated, WithParameters
 from g2lstm.nn.lstm import G2LSTM
@@ -87,6 +88,7 @@ def convert_(
         >>> g2lstm.convert_(model, skip="decoder", noise_rate=0.1)
         >>> g2lstm.convert_(model, overrides={"encoder.*": {"tau": 0.5}})
     """
+    check_module(model, "convert_")
     plans = _plan(model, as_patterns(only), as_patterns(skip), strict, options, overrides or {})
     made: dict[nn.Module, Any] = {}
     for old, chosen in plans:
@@ -181,6 +183,7 @@ def set_gates_(model: Model, *, only: str | Iterable[str] | None = None, **optio
     Returns:
         The model.
     """
+    check_module(model, "set_gates_")
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, WithParameters)}
     if not layers:
         raise G2Error(f"found no layer of g2lstm inside {type(model).__name__}; call g2lstm.convert_ first")
@@ -209,6 +212,7 @@ def freeze_(model: Model) -> Model:
     Returns:
         The model; if it is itself one of our layers, the new layer.
     """
+    check_module(model, "freeze_")
     wanted: dict[str, Any] = {}
     for name, module in model.named_modules():
         if not isinstance(module, Gated):

@@ -2,7 +2,7 @@
 
 import ctypes
 import functools
-import importlib.machinery
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ BUILDS = {
     "any processor": "_kernel_generic",
 }
 
+_SUFFIX = ".pyd" if os.name == "nt" else ".so"  # without the name of a Python: one library serves all
 _POINTER, _LONG, _INT, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_double
 _LAYER = [_LONG, _LONG, _LONG, _LONG, _POINTER, _POINTER, _DOUBLE, _INT]
 _FOR_EACH_DTYPE: dict[str, list[Any]] = {
@@ -50,16 +51,15 @@ def find() -> Found:
     """Opens the fastest library that this processor can run, once; it holds all the kernels."""
     problems = []
     for name, file in BUILDS.items():
-        for suffix in importlib.machinery.EXTENSION_SUFFIXES:
-            path = Path(__file__).with_name(file + suffix)
-            if not path.is_file():
-                continue
-            try:
-                library = ctypes.CDLL(str(path))
-                if _bind(library):
-                    return Found(library, f"compiled for {name}")
-            except (OSError, AttributeError) as problem:
-                problems.append(f"{path.name} does not load: {problem}")
+        path = Path(__file__).with_name(file + _SUFFIX)
+        if not path.is_file():
+            continue
+        try:
+            library = ctypes.CDLL(str(path))
+            if _bind(library):
+                return Found(library, f"compiled for {name}")
+        except (OSError, AttributeError) as problem:
+            problems.append(f"{path.name} does not load: {problem}")
     if problems:
         return Found(None, "; ".join(problems))
     return Found(None, "not compiled: no C++ compiler when g2lstm was installed; install one, then reinstall g2lstm")

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from g2lstm.errors import G2Error
+from g2lstm.nn.checks import check_module
 from g2lstm.nn.convert import retype
 from g2lstm.nn.gate import Gates
 from g2lstm.nn.gated import Gated
@@ -117,6 +118,7 @@ def record_gates(model: nn.Module) -> Iterator[GateRecord]:
         ...     model(x)
         >>> print(record["encoder.lstm"][0].forget[0].mean())
     """
+    check_module(model, "record_gates")
     kinds: tuple[type[nn.Module], ...] = (Gated, *TWINS)
     layers = {name: module for name, module in model.named_modules() if isinstance(module, kinds)}
     for name in list(layers):

@@ -23,6 +23,7 @@ class GateRow(NamedTuple):
     near_zero: float  # share
     near_one: float
     histogram: tuple[float, ...]  # shares of equal bins from 0 to 1
+    is_binary: bool  # whether all values are 0 or 1
 
     def cells(self) -> tuple[str, ...]:
         """All but the histogram, as text."""
@@ -41,12 +42,13 @@ def gate_rows(record: Mapping[str, Sequence[Gates]]) -> Iterator[GateRow]:
                     label = called(name) + (f"[{index}]" if len(each) > 1 else "")
                     counts = torch.histc(values, _BINS, 0.0, 1.0) / len(values)
                     zero, one = ((near / len(values)).item() for near in ((values < 0.1).sum(), (values > 0.9).sum()))
-                    yield GateRow(label, gate, values.mean().item(), zero, one, tuple(counts.tolist()))
+                    is_binary = bool(((values == 0) | (values == 1)).all())
+                    yield GateRow(label, gate, values.mean().item(), zero, one, tuple(counts.tolist()), is_binary)
 
 
 def as_text(record: Mapping[str, Sequence[Gates]]) -> str:
     """The table for a terminal."""
-    rows = [HEADINGS, *((*row.cells(), _bars(row.histogram)) for row in gate_rows(record))]
+    rows = [HEADINGS, *((*row.cells(), _bars(row)) for row in gate_rows(record))]
     if len(rows) == 1:
         return "no gates recorded yet"
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -58,19 +60,28 @@ def as_html(record: Mapping[str, Sequence[Gates]]) -> str:
     rows = [f"<tr>{''.join(f'<th>{escape(text)}</th>' for text in HEADINGS)}</tr>"]
     for row in gate_rows(record):
         cells = "".join(f"<td>{escape(text)}</td>" for text in row.cells())
-        rows.append(f"<tr>{cells}<td>{_picture(row.histogram)}</td></tr>")
+        rows.append(f"<tr>{cells}<td>{_picture(row)}</td></tr>")
     return f"<table>{''.join(rows)}</table>" if len(rows) > 1 else "<p>no gates recorded yet</p>"
 
 
-def _bars(histogram: Sequence[float]) -> str:
-    top = max(histogram) or 1.0
-    return "".join(_BARS[round(share / top * (len(_BARS) - 1))] for share in histogram)
+def _bars(row: GateRow) -> str:
+    if row.is_binary:
+        open_bins = round(row.mean * _BINS)
+        return f"closed {'░' * (_BINS - open_bins)}{'█' * open_bins} open"
+    top = max(row.histogram) or 1.0
+    return "".join(_BARS[round(share / top * (len(_BARS) - 1))] for share in row.histogram)
 
 
-def _picture(histogram: Sequence[float]) -> str:
-    top = max(histogram) or 1.0
-    bars = "".join(
-        f'<rect x="{8 * k}" y="{32 * (1 - share / top):.1f}" width="7" height="{32 * share / top:.1f}"/>'
-        for k, share in enumerate(histogram)
-    )
-    return f'<svg width="{8 * len(histogram)}" height="32" fill="currentColor">{bars}</svg>'
+def _picture(row: GateRow) -> str:
+    """Bars for the bins; for a binary gate two, as wide as they are frequent: closed pale, open dark."""
+    width = 8 * _BINS
+    if row.is_binary:
+        closed = f'<rect y="8" width="{width * (1 - row.mean):.1f}" height="16" opacity="0.2"/>'
+        bars = f'{closed}<rect x="{width * (1 - row.mean):.1f}" y="8" width="{width * row.mean:.1f}" height="16"/>'
+    else:
+        top = max(row.histogram) or 1.0
+        bars = "".join(
+            f'<rect x="{8 * k}" y="{32 * (1 - share / top):.1f}" width="7" height="{32 * share / top:.1f}"/>'
+            for k, share in enumerate(row.histogram)
+        )
+    return f'<svg width="{width}" height="32" fill="currentColor">{bars}</svg>'

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from g2lstm.nn.cells import G2GRUCell, G2LSTMCell
+from g2lstm.nn.checks import check_module
 from g2lstm.nn.gate import GRU, LSTM, Kind
 from g2lstm.nn.gated import Gated, WithParameters
 from g2lstm.nn.gru import G2GRU
@@ -60,6 +61,7 @@ def survey(model: nn.Module) -> Survey:
     Examples:
         >>> print(g2lstm.survey(model))
     """
+    check_module(model, "survey")
     return Survey(list(_rows(model)))
 
 

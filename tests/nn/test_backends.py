@@ -6,6 +6,7 @@ from torch import nn
 
 from g2lstm import G2LSTM, G2Error
 from g2lstm.nn import kernel
+from tests.grids import pairwise
 from tests.nn.layers import (
     SURFACE,
     B,
@@ -30,10 +31,13 @@ RULES = [
     {"method": "sharpened"},
     {"method": "sigmoid"},
 ]
-
-
-def _name(rule):
-    return "-".join(str(v) for v in rule.values())
+EVALUATED = [
+    {"eval_gate": "soft"},
+    {"eval_gate": "tempered"},
+    {"eval_gate": "hard"},
+    {"method": "sharpened"},
+    {"eval_gate": "hard", "gates": "ifo"},
+]
 
 
 def test_the_kernel_is_compiled_here():
@@ -42,9 +46,7 @@ def test_the_kernel_is_compiled_here():
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-@pytest.mark.parametrize("case", SURFACE, ids=str)
-@pytest.mark.parametrize("rule", RULES, ids=_name)
-@pytest.mark.parametrize("backend", FAST)
+@pairwise(backend=FAST, rule=RULES, case=SURFACE)
 def test_agrees_with_the_reference_in_training(backend, rule, case, use):
     call = {"noise": make_noise(case, rule.get("gates", "if"))} if rule["method"] in ("gumbel", "binary") else {}
     if backend == "stock" and rule["method"] == "binary":
@@ -56,12 +58,7 @@ def test_agrees_with_the_reference_in_training(backend, rule, case, use):
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-@pytest.mark.parametrize("case", SURFACE, ids=str)
-@pytest.mark.parametrize("options", [
-    {"eval_gate": "soft"}, {"eval_gate": "tempered"}, {"eval_gate": "hard"}, {"method": "sharpened"},
-    {"eval_gate": "hard", "gates": "ifo"},
-], ids=_name)  # fmt: skip
-@pytest.mark.parametrize("backend", ["auto", *FAST])
+@pairwise(backend=["auto", *FAST], options=EVALUATED, case=SURFACE)
 def test_agrees_with_the_reference_in_evaluation(backend, options, case, use):
     if backend == "stock" and options.get("eval_gate") == "hard":
         layer = make_layer(case, **options, backend="stock").eval()
@@ -73,9 +70,7 @@ def test_agrees_with_the_reference_in_evaluation(backend, options, case, use):
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-@pytest.mark.parametrize("case", SURFACE, ids=str)
-@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
-@pytest.mark.parametrize("backend", ["auto", "reference", *FAST])
+@pairwise(backend=["auto", "reference", *FAST], training=[True, False], case=SURFACE)
 def test_is_torch_lstm_without_noise_at_temperature_one(backend, training, case, use):
     layer = make_layer(case, tau=1.0, noise_rate=0.0, backend=use(backend)).train(training)
     lstm = nn.LSTM(I, H, **case.layer, dtype=torch.float64)

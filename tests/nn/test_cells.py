@@ -101,7 +101,7 @@ def test_noise_and_dropconnect_are_drawn_at_each_call(ours, theirs, _):
         assert all(one.dtype == torch.bfloat16 for one in tensors(cell(x)))
 
 
-@pytest.mark.parametrize("with_gradients", [True, False])
+@pytest.mark.parametrize("with_gradients", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("ours", "theirs", "_"), CELLS)
 def test_exports_for_any_batch(ours, theirs, _, with_gradients):
     cell, sizes = ours(I, H).eval(), {0: torch.export.Dim("batch", min=2, max=64)}

@@ -6,9 +6,18 @@ import torch
 from g2lstm import G2LSTM
 from tests.nn.layers import B, H, I, T
 
+slow = pytest.mark.slow
 
-@pytest.mark.parametrize("backend", ["auto", "stock", "reference"])
-@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+
+@pytest.mark.parametrize(
+    ("backend", "training"),
+    [
+        ("auto", True),
+        ("stock", False),
+        *(pytest.param(*case, marks=slow) for case in [("auto", False), ("stock", True)]),
+        *(pytest.param("reference", training, marks=slow) for training in (True, False)),
+    ],
+)
 def test_gradients_under_compile(backend, training):
     layer = G2LSTM(I, H, 2, method="sigmoid", backend=backend).train(training)
     x = torch.randn(3, B, I, requires_grad=True)
@@ -22,7 +31,7 @@ def test_gradients_under_compile(backend, training):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
+@slow
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # inductor's own use
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 def test_the_default_compiler(training):

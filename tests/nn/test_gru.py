@@ -8,6 +8,7 @@ from torch import nn
 
 from g2lstm import G2GRU, G2Error, record_gates
 from g2lstm.nn import kernel
+from tests.grids import pairwise
 from tests.nn.layers import (
     GRU_SURFACE,
     LENGTHS,
@@ -31,9 +32,7 @@ def gru(case, dtype=torch.float64, **options):
     return make_layer(case, dtype, G2GRU, **options)
 
 
-@pytest.mark.parametrize("case", GRU_SURFACE, ids=str)
-@pytest.mark.parametrize("method", ["gumbel", "binary", "sharpened", "sigmoid"])
-@pytest.mark.parametrize("backend", FAST)
+@pairwise(backend=FAST, method=["gumbel", "binary", "sharpened", "sigmoid"], case=GRU_SURFACE)
 def test_agrees_with_the_reference_in_training(backend, method, case, use):
     call = {"noise": make_noise(case, "rz")} if method in ("gumbel", "binary") else {}
     if (backend, method) == ("stock", "binary"):
@@ -44,11 +43,11 @@ def test_agrees_with_the_reference_in_training(backend, method, case, use):
     assert_same(values_and_gradients(gru(case, method=method, backend=use(backend)), case, **call), expected)
 
 
-@pytest.mark.parametrize("case", GRU_SURFACE, ids=str)
-@pytest.mark.parametrize(
-    "options", [{}, {"eval_gate": "tempered"}, {"eval_gate": "hard"}, {"method": "sharpened"}], ids=str
+@pairwise(
+    backend=["auto", *FAST],
+    options=[{}, {"eval_gate": "tempered"}, {"eval_gate": "hard"}, {"method": "sharpened"}],
+    case=GRU_SURFACE,
 )
-@pytest.mark.parametrize("backend", ["auto", *FAST])
 def test_agrees_with_the_reference_in_evaluation(backend, options, case, use):
     if backend == "stock" and options.get("eval_gate") == "hard":
         with pytest.raises(G2Error, match="fused GRUs have no hard gates"):
@@ -58,9 +57,7 @@ def test_agrees_with_the_reference_in_evaluation(backend, options, case, use):
     assert_same(values_and_gradients(gru(case, **options, backend=use(backend)).eval(), case), expected)
 
 
-@pytest.mark.parametrize("case", GRU_SURFACE, ids=str)
-@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
-@pytest.mark.parametrize("backend", ["auto", "reference", *FAST])
+@pairwise(backend=["auto", "reference", *FAST], training=[True, False], case=GRU_SURFACE)
 def test_is_torch_gru_without_noise_at_temperature_one(backend, training, case, use):
     layer = gru(case, tau=1.0, noise_rate=0.0, backend=use(backend)).train(training)
     theirs = nn.GRU(I, H, **case.layer, dtype=torch.float64)

@@ -120,7 +120,7 @@ def test_the_operator_refuses_steps_that_are_not_there(sizes, gates):
         torch.ops.g2lstm.layer_forward(*operator_arguments(torch.tensor(sizes), gates))
 
 
-@pytest.mark.parametrize("sizes", [[1, -2000, 2004], [2, -1, 4]])
+@pytest.mark.parametrize("sizes", [[1, -2000, 2004], pytest.param([2, -1, 4], marks=pytest.mark.slow)])
 def test_compiled_layers_refuse_steps_that_are_not_there(sizes):
     """Under the compiler nothing can be checked before the kernel runs."""
     layer = torch.compile(G2LSTM(I, H), backend="eager")

@@ -44,10 +44,17 @@ class Model(nn.Module):
         return self.head(out), hidden
 
 
-@pytest.mark.parametrize("layer", [G2LSTM(I, H), G2GRU(I, H)], ids=["LSTM", "GRU"])
-@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
-def test_a_model_that_asks_compiles_whole(layer, training):
-    model, x = Model(layer).train(training), torch.randn(T, B, I)
+BY_DEFAULT = {("LSTM", True), ("GRU", False)}
+COMPILED = [
+    pytest.param(kind, training, marks=() if (kind, training) in BY_DEFAULT else pytest.mark.slow)
+    for kind in ("LSTM", "GRU")
+    for training in (True, False)
+]
+
+
+@pytest.mark.parametrize(("kind", "training"), COMPILED)
+def test_a_model_that_asks_compiles_whole(kind, training):
+    model, x = Model({"LSTM": G2LSTM, "GRU": G2GRU}[kind](I, H)).train(training), torch.randn(T, B, I)
     model.rnn.method = "sigmoid"
     torch._dynamo.reset()
     ours, expected = torch.compile(model, fullgraph=True, backend="aot_eager")(x), model(x)
@@ -56,9 +63,9 @@ def test_a_model_that_asks_compiles_whole(layer, training):
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("cell", [G2LSTMCell(I, H), G2GRUCell(I, H)], ids=["LSTM", "GRU"])
-@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
-def test_cells_compile_whole(cell, training):
+@pytest.mark.parametrize(("kind", "training"), COMPILED)
+def test_cells_compile_whole(kind, training):
+    cell = {"LSTM": G2LSTMCell, "GRU": G2GRUCell}[kind](I, H)
     cell.train(training).method = "sigmoid"
     x = torch.randn(B, I)
     torch._dynamo.reset()

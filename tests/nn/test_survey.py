@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import g2lstm
 from g2lstm import (
     G2GRU,
     G2LSTM,
@@ -265,6 +266,18 @@ def test_a_record_shows_its_gates(capsys):
     assert "&lt;b&gt;" in record_of("<b>")._repr_html_()
 
 
+def test_a_record_shows_binary_gates_as_open_or_closed():
+    model = G2LSTM(I, H, method="binary").eval()
+    with record_gates(model) as record:
+        model(torch.randn(T, B, I))
+    _, first, _, output = str(record).splitlines()
+    share = record[""][0].input[0].mean().item()
+    bar = first.split("closed ")[1].removesuffix(" open")
+    assert bar == "░" * (20 - round(20 * share)) + "█" * round(20 * share)
+    assert "closed" not in output  # the output gate is soft
+    assert record._repr_html_().count('opacity="0.2"') == 2
+
+
 def record_of(name):
     model = nn.Module()
     model.add_module(name, nn.LSTM(I, H))
@@ -284,3 +297,12 @@ def test_saturation_is_the_share_of_sampled_gates_near_0_or_1():
     with record_gates(layer) as record:
         layer(torch.zeros(T, B, I))
     assert record.saturation == 0.0
+
+
+@pytest.mark.parametrize("name", ["survey", "convert_", "freeze_", "set_gates_", "load_into", "save", "search"])
+def test_what_is_no_module_is_refused(name, tmp_path):
+    more = {"load_into": [tmp_path], "save": [tmp_path], "search": [[torch.zeros(1)]]}.get(name, [])
+    with pytest.raises(G2Error, match=f"{name} takes a torch.nn.Module, got int; for a run, pass load"):
+        getattr(g2lstm, name)(5, *more)
+    with pytest.raises(G2Error, match="record_gates takes a torch.nn.Module"), g2lstm.record_gates("x"):
+        pass

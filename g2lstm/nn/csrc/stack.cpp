@@ -1,7 +1,7 @@
 // A stack of LSTM or GRU layers that reads one sequence step by step, for the CPU: packed weights, states and threads.
 //
 // A session owns a copy of its weights, in reading order. A panel of pre-activations goes from the registers through the
-// gates straight to c and h. There may be a softmax on top.
+// gates straight to c and h. There may be a softmax on top; without layers below, it is a linear map instead.
 
 #include <cmath>
 #include <limits>
@@ -88,9 +88,9 @@ struct Softmax {
     outputs += spec.outputs;
   }
 
-  // Writes the log probabilities to `to` (outputs).
+  // Writes the log probabilities, or the logits themselves, to `to` (outputs).
   template <class Together>
-  void compute(const float* x, int64_t step, float* to, Items& items, const Together& together) {
+  void compute(const float* x, int64_t step, float* to, bool is_linear, Items& items, const Together& together) {
     float* at = logits.data();
     for (Block& block : blocks) {
       block.compute(x, nullptr, step, items, together, [&](const Panel (&sums)[kGates], int64_t row) {
@@ -98,7 +98,8 @@ struct Softmax {
       });
       at += block.outputs;
     }
-    normalise(to);
+    if (is_linear) std::memcpy(to, logits.data(), outputs * sizeof(float));
+    else normalise(to);
   }
 
   void normalise(float* to) {
@@ -179,11 +180,13 @@ struct Session {
     const auto together = [&](int count, const auto& work) {
       shared && count > 1 ? team.together(count, work) : work(0);
     };
+    const bool is_linear = layers.empty();
+    const int64_t inputs = is_linear ? softmax->blocks.front().inputs : layers.front().block.inputs;
     const int64_t width = softmax ? softmax->outputs : layers.back().block.outputs;
-    for (int64_t s = 0; s < steps; ++s, ++step, x += layers.front().block.inputs, out += width) {
+    for (int64_t s = 0; s < steps; ++s, ++step, x += inputs, out += width) {
       const float* input = x;
       for (Layer& layer : layers) input = layer.advance(input, step, hard, items, together);
-      if (softmax) softmax->compute(input, step, out, items, together);
+      if (softmax) softmax->compute(input, step, out, is_linear, items, together);
       else std::memcpy(out, input, width * sizeof(float));
     }
     if (shared) team.leave();
@@ -210,14 +213,15 @@ bool is_possible(const BlockSpec& spec, bool may_be_softmax) {  // or a part of 
 // The number of rows in a panel, which Python needs to pack the weights.
 EXPORT int g2lstm_stack_panel() { return kPanel; }
 
-// specs: of the layers, then of the parts of the softmax, if any, of which all but the last have whole panels of rows. hard: 0 for no gate, 1 for the input and forget gates, 2 for the
-// output gate too. wanted: the most threads to use.
+// specs: of the layers, then of the parts of the softmax, of which all but the last have whole panels of rows; there may be
+// none of either. hard: 0 for no gate, 1 for the input and forget gates, 2 for the output gate too. wanted: the most
+// threads to use.
 EXPORT int g2lstm_stack_create(const BlockSpec* specs, int64_t count, int hard, int wanted, Session** result) {
   int64_t bytes = 0;
   if (count < 1) return kWrongDescription;
   for (int64_t k = 0; k < count; ++k) {
     const bool is_last = k == count - 1, is_on_top = is_last || specs[k + 1].gates == 1;
-    if (!is_possible(specs[k], k > 0 && is_on_top)) return kWrongDescription;
+    if (!is_possible(specs[k], is_on_top)) return kWrongDescription;
     if (specs[k].gates == 1 && !is_last && specs[k].outputs % kPanel) return kWrongDescription;
     bytes += specs[k].bytes;
   }
