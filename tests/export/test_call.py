@@ -123,7 +123,7 @@ slow = pytest.mark.slow  # what differs from a faster case in one thing that ano
 KINDS = {"LSTM": nn.LSTM, "GRU": nn.GRU, "G2LSTM": g2lstm.G2LSTM, "G2GRU": g2lstm.G2GRU}
 
 
-@pytest.mark.parametrize("kind", ["LSTM", pytest.param("GRU", marks=slow), pytest.param("G2LSTM", marks=slow), "G2GRU"])
+@pytest.mark.parametrize("kind", ["LSTM", *(pytest.param(kind, marks=slow) for kind in ("GRU", "G2LSTM", "G2GRU"))])
 def test_hidden_states_become_inputs_and_outputs(kind, tmp_path):
     model = sharp(Tagger(KINDS[kind], num_layers=2))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -198,7 +198,7 @@ def test_a_model_that_reads_both_ways_has_no_states_to_continue_from(tmp_path):
         g2lstm.export_onnx(model, tmp_path / "other.onnx", tokens(2, 3), states=True)
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "G2GRU"])
+@pytest.mark.parametrize("kind", ["LSTM", pytest.param("G2GRU", marks=slow)])
 def test_states_of_a_model_that_takes_them(kind, tmp_path):
     model = sharp(Continued(KINDS[kind]))
     state = torch.zeros(2, 1, H)
@@ -268,9 +268,10 @@ def test_packed_sequences(layer, tmp_path):
         close(theirs, ours)
 
 
-@pytest.mark.parametrize("cell", [
-    nn.LSTMCell, pytest.param(nn.GRUCell, marks=slow), pytest.param(g2lstm.G2LSTMCell, marks=slow), g2lstm.G2GRUCell,
-])  # fmt: skip
+OTHER_CELLS = (nn.GRUCell, g2lstm.G2LSTMCell, g2lstm.G2GRUCell)
+
+
+@pytest.mark.parametrize("cell", [nn.LSTMCell, *(pytest.param(cell, marks=slow) for cell in OTHER_CELLS)])
 def test_cells(cell, tmp_path):
     """A loop over a cell has the example's length, as torch unrolls it; one step of it has none."""
     is_lstm, model = "LSTM" in cell.__name__, sharp(Looping(cell(E, H)))

@@ -19,7 +19,7 @@ ALL_AT_ONCE = {"num_layers": 2, "bidirectional": True, "batch_first": True, "bia
 PLAIN = [
     Case("all_at_once", ALL_AT_ONCE),
     *(
-        case if case.name in ("plain", "projection") else pytest.param(case, marks=slow)
+        case if case.name == "projection" else pytest.param(case, marks=slow)
         for case in SURFACE
         if case.states and not case.packed and not case.unbatched
     ),
@@ -77,11 +77,11 @@ def test_dense(agrees, case):
 @pytest.mark.parametrize(
     ("kind", "options", "operator"),
     [
-        (nn.LSTM, {"num_layers": 2, "bidirectional": True, "batch_first": True}, "LSTM"),
+        pytest.param(nn.LSTM, {"num_layers": 2, "bidirectional": True, "batch_first": True}, "LSTM", marks=slow),
         (nn.GRU, ALL_AT_ONCE, "GRU"),
         pytest.param(nn.GRU, {"num_layers": 2, "bidirectional": True, "batch_first": True}, "GRU", marks=slow),
         pytest.param(nn.GRU, {"bias": False}, "GRU", marks=slow),
-        (g2lstm.G2GRU, {"num_layers": 2, "method": "sharpened"}, "GRU"),
+        pytest.param(g2lstm.G2GRU, {"num_layers": 2, "method": "sharpened"}, "GRU", marks=slow),
         (g2lstm.G2GRU, {"bidirectional": True, "method": "binary"}, "Scan"),
     ],
 )
@@ -97,7 +97,7 @@ def test_other_layers(agrees, kind, options, operator):
         pytest.param({"method": "sigmoid"}, marks=slow),
         pytest.param({"method": "gumbel", "tau": 0.5, "eval_gate": "tempered"}, marks=slow),
         {"method": "gumbel", "eval_gate": "hard", "gates": "ifo"},
-        {"method": "binary"},
+        pytest.param({"method": "binary"}, marks=slow),
         pytest.param({"method": "binary", "eval_gate": "soft"}, marks=slow),
         pytest.param({"method": "sharpened", "eval_gate": "hard"}, marks=slow),
     ],
@@ -119,7 +119,7 @@ def test_methods_and_gates(agrees, options):
 @pytest.mark.parametrize(
     ("spec", "layer"),
     [
-        ("low rank", {"method": "sharpened"}),
+        pytest.param("low rank", {"method": "sharpened"}, marks=slow),
         pytest.param("low rank int8", {"bias": False, "batch_first": True}, marks=slow),
         ("int8", {"method": "sharpened", "bidirectional": True, "num_layers": 2}),
         pytest.param("int4", {"bidirectional": True}, marks=slow),

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def sharpened(trained):
 
 @pytest.fixture
 def language(tmp_path):
-    return sharpened(g2lstm.load(language_run(tmp_path / "lm", "model.layers=1")))
+    return sharpened(g2lstm.load(language_run(tmp_path / "lm", "model.layers=1", "model.hidden=10")))
 
 
 @pytest.fixture
@@ -45,13 +46,15 @@ def exported(tmp_path_factory):
 
     @functools.cache
     def make(kind):
-        torch.manual_seed(0)
+        torch.manual_seed(3)
         folder = tmp_path_factory.mktemp(kind)
         path = folder / "it's {odd}" / "de.en.onnx"
         if kind == "layer":
             model = g2lstm.G2LSTM(4, 5)
         elif kind == "translation":
             model = sharpened(g2lstm.load(translation_run(folder, "model.layers=1")))
+        elif kind == "translation of pieces":
+            model = sharpened(g2lstm.load(translation_run(folder, "data.tokenizer=bpe")))
         else:
             model = sharpened(g2lstm.load(language_run(folder)))
             model.model.train()
@@ -101,7 +104,26 @@ def test_a_translation_model_has_its_files(exported):
     for side, tokenizer in {"source": translation.source, "target": translation.target}.items():
         assert facts["tokens"][side]["size"] == len(tokenizer)
         assert (folder / facts["tokens"][side]["tokenizer"]).is_file()
-    assert facts["search"] == {"beam": 5, "length_penalty": 1.0}
+    assert "begin" not in facts["tokens"]["source"]
+    assert facts["text"] == {"strip": True, "single_spaces": True, "tokenizer_cleans": True}
+    search = facts["search"]
+    assert (search["beam"], search["length_penalty"], search["forbidden"]) == (5, 1.0, [])
+    assert search["length_limit"] == {"tokens_per_source_token": 2, "more": 10}
+
+
+@pytest.mark.parametrize("kind", ["translation", pytest.param("translation of pieces", marks=pytest.mark.slow)])
+def test_the_loop_of_the_docs_translates_as_python_does(kind, exported):
+    trained, made = exported(kind)
+    page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
+    [block] = [one.split("```")[0] for one in page.split("```python\n")[1:] if "onnxruntime" in one]
+    scope: dict[str, Any] = {}
+    exec(block, scope)
+    translate = scope["Translator"](made.files[-1]).translate
+    lines = ["ein haus und ein baum", "  hund \t und   haus ", "", "baum", "ein ein ein hund"]
+    for beam in (1, 2, 5):
+        wanted = [best.target_ids for [best] in trained.search(lines, beam=beam)]
+        assert [translate(line, beam) for line in lines] == wanted
+        assert len(set(map(tuple, wanted))) > 2
 
 
 @pytest.mark.parametrize("kind", ["language", "translation", "layer"])

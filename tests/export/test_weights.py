@@ -1,5 +1,7 @@
 """Products with encoded matrices, and their rows, against what the matrices stand for; in torch and in ONNX Runtime."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -85,8 +87,14 @@ def test_product_and_rows(form, columns, activations):
     np.testing.assert_allclose(matrix.rows(tokens), dense(one)[tokens], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("activations", ["float32", "int8"])
-@pytest.mark.parametrize("form", ["dense", "five levels", "int8", "low rank int4", "fine levels"])
+GRAPHS = itertools.product(["dense", "five levels", "int8", "low rank int4", "fine levels"], ["float32", "int8"])
+BY_DEFAULT = {("dense", "int8"), ("int8", "int8"), ("low rank int4", "float32")}
+
+
+@pytest.mark.parametrize(
+    ("form", "activations"),
+    [pytest.param(*graph, marks=() if graph in BY_DEFAULT else pytest.mark.slow) for graph in GRAPHS],
+)
 def test_in_a_graph(form, activations, tmp_path):
     """What torch computes with the packed weights is what ONNX Runtime computes; a matrix is stored once."""
     one = weight(form, 60, 37)

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,14 @@ class CExport:
     checked: str | None
 
 
+_APART = 1e-3  # relative to 1 + |output|: float32 in sums of another order is far below
+_HEADERS = {
+    *("assert", "complex", "ctype", "errno", "fenv", "float", "inttypes", "iso646", "limits", "locale", "math"),
+    *("setjmp", "signal", "stdarg", "stdbool", "stddef", "stdint", "stdio", "stdlib", "string", "tgmath", "time"),
+    *("wchar", "wctype"),
+}
+
+
 def export_c(
     model: Any,
     path: str | Path,
@@ -82,6 +91,8 @@ def export_c(
             f"the name of a C export must be a C identifier that ends in .c, got {path.name!r}; "
             "use a name such as model.c"
         )
+    if path.stem in _HEADERS:
+        raise G2Error(f"{path.stem}.h is a header of C itself; choose another name than {path.name}")
     if eval_gate is not None:
         checked_option("eval_gate", eval_gate)
     name = path.stem
@@ -123,6 +134,8 @@ def _step(model: nn.Module, example: Any, name: str, texts: list[str]) -> tuple[
     files, sizes = sources(step, name, f"{type(model).__name__} as C", texts)
     inputs = draw_inputs(step, STEPS)
     allowed = tolerance(step.function.program, 1.0 if step.is_token else float(np.abs(inputs).max()))
+    if not np.isfinite(allowed):
+        raise G2Error("the weights are too large for float32: rounding alone may change outputs without limit")
     return {**files, f"{name}_test.c": test_source(step, name, inputs, run(inputs), allowed)}, sizes, allowed
 
 
@@ -142,11 +155,49 @@ def _read(model: nn.Module, example: Any) -> tuple[Step, Run]:
     if isinstance(model, Streamable):
         return token_step(model.stream_parts()), lambda inputs: np.asarray(stream(model, 1).sequence(inputs))
     if isinstance(model, nn.LSTM | nn.GRU):
+        if example is not None and (count := torch.as_tensor(example).numel()) != model.input_size:
+            raise G2Error(f"the model reads {model.input_size} numbers per step, and the example has {count}")
         return layer_step(model), lambda inputs: np.asarray(stream(model, 1).sequence(inputs))
     session = ModelSession(model, threads=1)
     x, *others = example if isinstance(example, tuple) else (_example(model) if example is None else example,)
     step = traced_step(model, (session.shaped(x), *others))
+    if not others:
+        _check_steps(model, step)
     return step, lambda inputs: np.stack([session.step(one, *others) for one in inputs])
+
+
+def _check_steps(model: nn.Module, step: Step) -> None:
+    """Raises if a sequence gives other outputs than its steps one by one, where the model takes sequences at all."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # given before
+        session = ModelSession(model, batch=2, threads=1)  # two streams: in torch, as the model itself computes
+    inputs = torch.from_numpy(draw_inputs(step, 3))
+    inputs = inputs.long() if step.is_token else inputs
+    twice = [torch.stack([one, one]) for one in inputs]
+    try:
+        once = np.stack([session.step(one) for one in twice])
+        session.reset()
+        again = np.stack([session.step(one) for one in twice])
+    except Exception:  # it takes a single stream only
+        return
+    if not np.array_equal(once, again, equal_nan=True):
+        raise G2Error("the model's forward gives other outputs each time; export one that draws no random numbers")
+    if session.time_axis is None:
+        return
+    try:
+        whole: Any = model(torch.stack(twice, session.time_axis))
+    except Exception:  # it takes single steps only
+        return
+    while isinstance(whole, tuple | list) and len(whole):
+        whole = whole[0]
+    if not isinstance(whole, torch.Tensor) or whole.dim() != once.ndim:
+        return  # of the last step alone, say
+    apart = np.abs(whole.transpose(0, session.time_axis).float().numpy() - once) / (1 + np.abs(once))
+    if apart.shape == once.shape and apart.max() > _APART:
+        raise G2Error(
+            f"the model mixes steps: a sequence gives other outputs than its steps one by one, by {apart.max():.2g}; "
+            "only a model that computes each step by itself, apart from its recurrent layers, can become C"
+        )
 
 
 def _example(model: nn.Module) -> Any:
@@ -172,7 +223,8 @@ def _check(folder: Path, name: str, compiler: str) -> str:
     except OSError as error:
         raise G2Error(f"the compiler {compiler!r} can't be run: {error.strerror}; nothing was written") from None
     except subprocess.CalledProcessError as error:
-        said = (error.stderr.splitlines() or ["nothing"])[0]
+        lines = error.stderr.splitlines() or ["nothing"]
+        said = next((line for line in lines if "error" in line), lines[0])
         raise G2Error(f"{compiler} can't compile the export, and says: {said}; nothing was written") from None
     program.unlink()
     if done.returncode:

@@ -58,21 +58,28 @@ class Stored:
         return sum(one.nbytes for one in (self.data, self.scales, self.groups) if one is not None)
 
 
-def stored(matrix: Encoding, factor: float = 1.0) -> Stored:
-    """A matrix times `factor`, as small as the C code can read it.
+def parts_of(table: Encoding) -> list[slice]:
+    """The rows of a table that are stored apart, because their codes need fewer bits than those before."""
+    return table.parts(ROWS) if len(table.factors()) == 1 else [slice(0, table.shape[0])]
+
+
+def stored(matrix: Encoding, factor: float = 1.0, rows: slice = slice(None)) -> Stored:
+    """A matrix times `factor`, or some of its rows, as small as the C code can read it.
 
     Codes of up to eight bits stay codes, with the scales of their rows in float32 or of their groups in float16. Dense
     matrices stay float32 or float16. Everything else becomes float32.
     """
-    if isinstance(matrix, Coded) and (packed := _packed(matrix, factor)) is not None:
+    if isinstance(matrix, Coded) and (packed := _packed(matrix, factor, rows)) is not None:
         return packed
     if isinstance(matrix, Dense) and matrix.values.dtype == np.float16:
-        return Stored(16, matrix.shape, _columns(matrix.values).view(np.uint16), factor=factor)
-    return Stored(32, matrix.shape, _columns(matrix.decode() * np.float32(factor)))
+        halves = matrix.values[rows]
+        return Stored(16, _shape(halves), _columns(halves).view(np.uint16), factor=factor)
+    values = matrix.decode()[rows] * np.float32(factor)
+    return Stored(32, _shape(values), _columns(values))
 
 
-def _packed(matrix: Coded, factor: float) -> Stored | None:
-    codes, group = matrix.codes.astype(np.int32), matrix.group
+def _packed(matrix: Coded, factor: float, rows: slice) -> Stored | None:
+    codes, group = matrix.codes[rows].astype(np.int32), matrix.group
     low, high, odd = int(codes.min()), int(codes.max()), bool((codes & 1).all())
     fitting = (
         (bits, is_odd)
@@ -84,15 +91,19 @@ def _packed(matrix: Coded, factor: float) -> Stored | None:
     if not bits:
         return None
     unsigned = (codes + 2**bits - 1) // 2 if is_odd else codes + 2 ** (bits - 1)
-    form, data = bits + (_ODD if is_odd else 0), _pack(unsigned.astype(np.uint8), bits)
+    form, data, shape = bits + (_ODD if is_odd else 0), _pack(unsigned.astype(np.uint8), bits), _shape(codes)
     if group is not None:
-        groups = _columns(matrix.group_scales.astype(np.float16)).view(np.uint16)
-        return Stored(form + _GROUPED, matrix.shape, data, groups=groups, factor=factor, span=group)
-    scales = matrix.row_scales(factor)
+        groups = _columns(matrix.group_scales[rows].astype(np.float16)).view(np.uint16)
+        return Stored(form + _GROUPED, shape, data, groups=groups, factor=factor, span=group)
+    scales = matrix.row_scales(factor)[rows]
     span = (2**31 - 1) // (_FULL * (2**bits if is_odd else 2 ** (bits - 1))) // 32 * 32
     if (scales == scales[0]).all():
-        return Stored(form, matrix.shape, data, factor=float(scales[0]), span=span)
-    return Stored(form, matrix.shape, data, _cut(scales[:, None]).reshape(-1), span=span)
+        return Stored(form, shape, data, factor=float(scales[0]), span=span)
+    return Stored(form, shape, data, _cut(scales[:, None]).reshape(-1), span=span)
+
+
+def _shape(values: NDArray[Any]) -> tuple[int, int]:
+    return len(values), values.shape[1]
 
 
 def _holds(bits: int, is_odd: bool, low: int, high: int) -> bool:

@@ -12,11 +12,12 @@ from g2lstm.compression.encodings import Encoding
 from g2lstm.compression.gate_weights import LayerWeights
 from g2lstm.compression.session import Term
 from g2lstm.errors import G2Error
-from g2lstm.export.c.matrices import ROWS, Stored, stored
+from g2lstm.export.c.matrices import ROWS, Stored, parts_of, stored
 from g2lstm.export.c.text import identifier
 
 _BLOCK = 32  # rounded vectors have room for whole blocks
 _X, _H, _FACTORS = range(3)  # the numbers of operands
+_ALL = slice(None)
 _HARD = {"": 0, "if": 1, "rz": 1, "ifo": 2}
 
 
@@ -106,7 +107,8 @@ class Program:
         self.blocks: dict[str, Block] = {}
         self.functions: list[Function] = []
         self._norms: dict[str, float] = {}  # of the largest row of each matrix
-        self._known: dict[tuple[int, float], tuple[Encoding, str]] = {}  # holds the encodings, so ids stay theirs
+        # holds the encodings, so that their ids stay theirs
+        self._known: dict[tuple[int, float, int | None], tuple[Encoding, str]] = {}
 
     def vector(self, values: NDArray[np.float32], name: str) -> Value:
         """A constant vector."""
@@ -114,21 +116,29 @@ class Program:
         self.vectors[own] = finite(values, name).astype(np.float32).reshape(-1)
         return whole(Buffer(values.size, own))
 
-    def matrix(self, encoding: Encoding, name: str, factor: float = 1.0) -> str:
-        """The name of a matrix, which is stored once."""
-        key = id(encoding), factor
+    def matrix(self, encoding: Encoding, name: str, factor: float = 1.0, rows: slice = _ALL) -> str:
+        """The name of a matrix, or of some rows of one, which are stored once."""
+        key = id(encoding), factor, rows.start
         if key not in self._known:
-            one, own = stored(encoding, factor), self._named(f"{name} w")
+            one, own = stored(encoding, factor, rows), self._named(f"{name} w")
             for numbers in (one.data, one.scales, np.array(one.factor)):
                 finite(np.zeros(1) if numbers is None else numbers, name)
             self._known[key] = encoding, own
             self.matrices[own] = one
-            self._norms[own] = abs(factor) * float(np.linalg.norm(encoding.decode(), axis=1).max())
+            self._norms[own] = abs(factor) * float(np.linalg.norm(encoding.decode()[rows], axis=1).max())
             self.features |= one.features
         return self._known[key][1]
 
-    def block(self, terms: Sequence[Term], bias: NDArray[np.float32], gates: int, hidden: int, name: str) -> str:
-        """Terms and a bias (gates · N,) that are computed together; returns the block's name."""
+    def block(
+        self,
+        terms: Sequence[Term],
+        bias: NDArray[np.float32],
+        gates: int,
+        hidden: int,
+        name: str,
+        rows: slice = _ALL,
+    ) -> str:
+        """Terms, or some rows of them, and a bias (gates · N,) that are computed together; returns the block's name."""
         outputs, inputs = len(bias) // gates, next(one.matrix.shape[1] for one in terms if one.source == "x")
         widths, norm = {_X: inputs, _H: hidden}, 0.0
         first: list[tuple[str, int, int]] = []
@@ -141,7 +151,7 @@ class Program:
                 operand = _FACTORS + len(first) - 1
                 widths[operand] = factor.shape[0]
                 self.features.add("factors")
-            last.append((self.matrix(matrix, name, one.factor), operand, one.gate))
+            last.append((self.matrix(matrix, name, one.factor, rows), operand, one.gate))
             names = [each[0] for each in (last[-1], *first[many:])]
             if any(self.matrices[each].is_coded for each in names):
                 # In the middle of a low-rank matrix, a vector is a few times as large as a row of the right factor.
@@ -151,11 +161,11 @@ class Program:
         for operand in coded:
             need += Need.of_vector(widths[operand])
         own = self._named(name)
-        rows = np.zeros((gates, padded(outputs)), np.float32)
-        rows[:, :outputs] = finite(bias, name).reshape(gates, outputs)
-        self.vectors[f"{own}bias"] = rows
+        biases = np.zeros((gates, padded(outputs)), np.float32)
+        biases[:, :outputs] = finite(bias, name).reshape(gates, outputs)
+        self.vectors[f"{own}bias"] = biases
         bits = sum(1 << operand for operand in coded)
-        macs = sum(factor.shape[0] * factor.shape[1] for one in terms for factor in one.matrix.factors())
+        macs = sum(math.prod(self.matrices[each].shape) for each, _, _ in (*first, *last))
         self.blocks[own] = Block([*first, *last], len(first), gates, inputs, hidden, outputs, bits, need, macs, norm)
         return own
 
@@ -187,15 +197,23 @@ class Function:
         self.program.features.add("embedding")
         self.tokens = table.shape[0]
         *thin, left = table.factors()
-        names = [self.program.matrix(one, name) for one in (left, *thin)]
         to = Buffer(table.shape[1])
-        if not thin:
-            self._add(f"lookup(&{names[0]}, token, {{to}});", (), to, comment=name)
-        else:
-            self.program.features.add("factors")
+        if thin:
+            names = [self.program.matrix(one, name) for one in (left, *thin)]
+            self.program.features |= {"factors", "product"}
             need = Need(left.shape[1] + table.shape[1])
             self._add(f"lookup_product(&{names[0]}, &{names[1]}, token, {{to}}, free);", (), to, need, name)
             self.macs += left.shape[1] * table.shape[1]
+            return whole(to)
+        parts, text = parts_of(table), ""
+        for rows in parts:
+            own = self.program.matrix(table, name, rows=rows if len(parts) > 1 else _ALL)
+            text += f"if (token < {rows.stop}) " if rows is not parts[-1] else ""
+            text += (
+                f"lookup(&{own}, token - {rows.start}, {{to}});" if rows.start else f"lookup(&{own}, token, {{to}});"
+            )
+            text += " else " if rows is not parts[-1] else ""
+        self._add(text, (), to, comment=name)
         return whole(to)
 
     def linear(
@@ -204,8 +222,12 @@ class Function:
         """The product of a matrix (N, K) and x (K,), plus a bias (N,)."""
         self.program.features.add("linear")
         bias = np.zeros(matrix.shape[0], np.float32) if bias is None else bias
-        own = self.program.block([Term(matrix, "x")], bias, 1, 0, name)
-        return self._run(f"linear(&{own}, {{0}}, {{to}}, free);", own, x, to or Buffer(matrix.shape[0]), name)
+        to, parts = to or Buffer(matrix.shape[0]), parts_of(matrix)
+        for rows in parts:
+            some = rows if len(parts) > 1 else _ALL
+            own = self.program.block([Term(matrix, "x")], bias[rows], 1, 0, name, some)
+            self._run(f"linear(&{own}, {{0}}, {{to:{rows.start}}}, free);", own, x, to, name)
+        return whole(to)
 
     def recurrent(
         self, x: Value, layer: LayerWeights, name: str, initial: Sequence[NDArray[np.float32]] | None = None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from g2lstm.compression.causal import Kept
+from g2lstm.compression.kept import Kept
 from g2lstm.compression.model import copied
 from g2lstm.compression.modules import EncodedMatrix
 from g2lstm.errors import G2Error
@@ -45,9 +45,9 @@ def _export(model: nn.Module, arguments: tuple[Any, ...]) -> torch.export.Export
     except G2Error:
         raise
     except Exception as error:  # whatever a user's forward raises, and all that torch does
-        shape = tuple(arguments[0].shape)
+        shape, why = tuple(arguments[0].shape), (str(error).splitlines() or [type(error).__name__])[0]
         raise G2Error(
-            f"one step of {type(model).__name__} can't be traced with an input of shape {shape}: {error}"
+            f"one step of {type(model).__name__} can't be traced with an input of shape {shape}: {why}"
         ) from error
 
 

@@ -178,11 +178,13 @@ def _tokenizer(tokenizer: "Tokenizer", payload: Payload) -> dict[str, Any]:
     ids: dict[str, int] = settings["model"]["vocab"]
     tokens = sorted(ids, key=ids.__getitem__)
     normalizer = json.dumps(settings["normalizer"])
+    steps = (settings["normalizer"] or {}).get("normalizers", [])
     described = {
         "kind": tokenizer.kind,
         "tokens": tokens,
         "unk": tokenizer.unk_id,
         "eos": tokenizer.eos_id,
+        "replaced": [[one["pattern"]["Regex"], one["content"]] for one in steps if one["type"] == "Replace"],
         "lowercase": "Lowercase" in normalizer,
         "prefix": "Prepend" in normalizer,
         "only_spaces": "Split" in json.dumps(settings["pre_tokenizer"]),

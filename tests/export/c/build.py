@@ -1,5 +1,6 @@
 """Compiles exports, and steps them from Python."""
 
+import copy
 import ctypes
 import shutil
 import subprocess
@@ -49,9 +50,18 @@ class Stream:
         library = path.with_suffix(".so")
         compile_c(compiler(cc), [*STRICT, *flags, "-shared", "-fPIC"], [path, shim], library)
         self._library = ctypes.CDLL(str(library))
-        self._state = ctypes.create_string_buffer(self._library.size() + 64)
         self._outputs, self._step = outputs, getattr(self._library, f"{path.stem}_step")
+        self._begin()
+
+    def _begin(self) -> None:
+        self._state = ctypes.create_string_buffer(self._library.size() + 64)
         self.reset()
+
+    def another(self) -> "Stream":
+        """A second stream of the same library."""
+        other = copy.copy(self)
+        other._begin()
+        return other
 
     def reset(self) -> None:
         getattr(self._library, f"{self._name}_reset")(self._state)

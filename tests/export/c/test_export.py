@@ -32,7 +32,7 @@ def test_the_self_test_is_strict_and_can_fail(tmp_path):
     said = run_self_test(made.files[1], [*STRICT, *SANITIZED])
     assert re.fullmatch(r"one: 16 steps, largest difference \S+, \S+ allowed: passed\n", said)
     source = made.files[1].read_text()
-    broken = source.replace("open_gates(a + ROWS, hard >= 1);", "open_gates(a + ROWS, 1);")
+    broken = source.replace("open_gates(a + BAND, hard >= 1);", "open_gates(a + BAND, 1);")
     assert broken != source
     made.files[1].write_text(broken)
     with pytest.raises(AssertionError, match="FAILED"):
@@ -77,7 +77,7 @@ def test_a_token_outside_the_vocabulary_changes_nothing(tmp_path):
     assert (stream.step(11) == first[1]).all()
 
 
-@pytest.mark.parametrize("gate", ["hard", "tempered"])
+@pytest.mark.parametrize("gate", ["hard", pytest.param("tempered", marks=pytest.mark.slow)])
 def test_gates(tmp_path, gate):
     model = g2lstm.G2LSTM(6, 16, 2, gates="ifo").eval()
     made = g2lstm.export_c(model, tmp_path / "gates.c", eval_gate=gate, compiler=compiler())
@@ -145,8 +145,50 @@ def test_models_that_are_not_in_c(tmp_path):
     with torch.no_grad():
         broken.weight_hh_l0[0, 0] = torch.nan
     refused(broken, "layer holds numbers that are not finite")
+    refused(nn.LSTM(3, 4), "the model reads 3 numbers per step, and the example has 7", example=torch.zeros(7))
+    large = nn.GRU(3, 4)
+    with torch.no_grad():
+        large.weight_hh_l0 *= 1e30
+    with np.errstate(over="ignore"):
+        refused(g2lstm.compress(large, "int8"), "the weights are too large for float32")
     refused(nn.LSTM(3, 4), "the compiler '/bin/no-such' can't be run: No such file", compiler="/bin/no-such")
     refused(nn.LSTM(3, 4), "false can't compile the export, and says: nothing", compiler="false")
+
+
+class After(nn.Module):
+    """Tokens in; something that happens to the outputs of all steps."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.words, self.lstm, self.function = nn.Embedding(9, 4), nn.LSTM(4, 5), function
+
+    def forward(self, tokens):
+        return self.function(self.lstm(self.words(tokens))[0])
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda y: y - y[:1], "the model mixes steps: a sequence gives other outputs than its steps one by one"),
+        (lambda y: torch.cat([y[1:], y[:1]]), "the model mixes steps"),
+        (lambda y: y + torch.rand(5), "gives other outputs each time; export one that draws no random numbers"),
+    ],
+)
+def test_what_steps_cannot_show_is_refused(tmp_path, function, message):
+    with pytest.raises(g2lstm.G2Error, match=message):
+        g2lstm.export_c(After(function), tmp_path / "no.c")
+    assert not list(tmp_path.iterdir())
+
+
+def test_low_rank_where_an_embedding_is_not(tmp_path):
+    """No function is left without a use, which would be an error with -Wall -Werror."""
+    made = g2lstm.export_c(g2lstm.compress(After(torch.tanh), "gates=svd:2"), tmp_path / "low.c")
+    assert "passed" in run_self_test(made.files[1], STRICT)
+
+
+def test_names_of_headers_are_refused(tmp_path):
+    with pytest.raises(g2lstm.G2Error, match=r"math.h is a header of C itself; choose another name than math.c"):
+        g2lstm.export_c(nn.LSTM(3, 4), tmp_path / "math.c")
 
 
 @pytest.mark.parametrize(

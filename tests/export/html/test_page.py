@@ -165,6 +165,8 @@ TEXT = [
 TOKENIZERS = {
     "words": train_word_tokenizer(TEXT),
     "lower case words": train_word_tokenizer(TEXT, lowercase=True),
+    "clean words": train_word_tokenizer(TEXT, lowercase=True, is_cleaning=True),
+    "clean bytes": train_bpe_tokenizer(TEXT, vocabulary=330, is_cleaning=True, prefix_space=True),
     "bytes": train_bpe_tokenizer(TEXT, vocabulary=330),
     "bytes after a space": train_bpe_tokenizer(TEXT, vocabulary=330, lowercase=True, prefix_space=True),
     "bytes between spaces": train_bpe_tokenizer(TEXT, vocabulary=330, is_tokenized=True, prefix_space=True),

@@ -26,8 +26,6 @@ typedef struct {
 
 enum { X, H, FACTORS };
 
-static int32_t panels(int32_t rows) { return (rows + ROWS - 1) / ROWS; }
-
 static operand read_vector(const float *values, int32_t count, int is_coded, scratch *free)
 {
     operand o = {values, NULL, NULL, 0.0f};
@@ -43,6 +41,15 @@ static operand read_vector(const float *values, int32_t count, int is_coded, scr
     return o;
 }
 
+//@ factors linear
+/* Writes as much of a band as there is in a vector of `count`. */
+static void write_band(const float *sums, int32_t panel, int32_t count, float *to)
+{
+    const int32_t left = count - panel * ROWS;
+    memcpy(to + panel * ROWS, sums, (size_t)(left < BAND ? left : BAND) * sizeof *to);
+}
+
+//@
 /* Reads x and h, and computes the factors. */
 static void read_operands(const block *b, const float *x, const float *h, operand *o, scratch *free)
 {
@@ -53,23 +60,25 @@ static void read_operands(const block *b, const float *x, const float *h, operan
         const term *t = &b->terms[k];
         float *to = free->floats;
         free->floats += panels(t->matrix->rows) * ROWS;
-        for (int32_t p = 0; p < panels(t->matrix->rows); ++p) {
-            memset(to + p * ROWS, 0, ROWS * sizeof *to);
-            multiply(t->matrix, p, &o[t->operand], to + p * ROWS);
+        for (int32_t p = 0; p < panels(t->matrix->rows); p += TOGETHER) {
+            float sums[BAND] = {0};
+            multiply(t->matrix, p, &o[t->operand], sums);
+            write_band(sums, p, t->matrix->rows, to);
         }
         o[FACTORS + k] = read_vector(to, t->matrix->rows, b->coded & 1 << (FACTORS + k), free);
     }
 //@
 }
 
-/* The pre-activations of a panel of units, (gates, ROWS). */
+/* The pre-activations of a band of units, (gates, BAND). */
 static void add_terms(const block *b, int32_t panel, const operand *o, float *sums)
 {
+    const int32_t count = panels(b->outputs), there = count - panel < TOGETHER ? count - panel : TOGETHER;
     for (int gate = 0; gate < b->gates; ++gate)
-        memcpy(sums + gate * ROWS, b->bias + (gate * panels(b->outputs) + panel) * ROWS, ROWS * sizeof *sums);
+        memcpy(sums + gate * BAND, b->bias + (gate * count + panel) * ROWS, (size_t)there * ROWS * sizeof *sums);
     for (int k = b->factors; k < b->count; ++k) {
         const term *t = &b->terms[k];
-        multiply(t->matrix, panel, &o[t->operand], sums + t->gate * ROWS);
+        multiply(t->matrix, panel, &o[t->operand], sums + t->gate * BAND);
     }
 }
 //@ linear
@@ -78,11 +87,10 @@ static void linear(const block *b, const float *x, float *to, scratch free)
 {
     operand o[OPERANDS];
     read_operands(b, x, NULL, o, &free);
-    for (int32_t p = 0; p < panels(b->outputs); ++p) {
-        float sums[ROWS];
-        const int32_t left = b->outputs - p * ROWS;
+    for (int32_t p = 0; p < panels(b->outputs); p += TOGETHER) {
+        float sums[BAND] = {0};
         add_terms(b, p, o, sums);
-        memcpy(to + p * ROWS, sums, (size_t)(left < ROWS ? left : ROWS) * sizeof *to);
+        write_band(sums, p, b->outputs, to);
     }
 }
 //@
@@ -91,7 +99,7 @@ static void linear(const block *b, const float *x, float *to, scratch free)
 static void open_gates(float *a, int is_hard)
 {
     if (is_hard)
-        for (int r = 0; r < ROWS; ++r) a[r] = a[r] >= 0.0f ? 1.0f : a[r] < 0.0f ? 0.0f : a[r];
+        for (int r = 0; r < BAND; ++r) a[r] = a[r] >= 0.0f ? 1.0f : a[r] < 0.0f ? 0.0f : a[r];
     else
         EACH_UNIT (u) store(a + u * LANES, sigmoids(load(a + u * LANES)));
 }
@@ -104,14 +112,15 @@ static void lstm(const block *b, const float *x, const float *h, float *c, float
 {
     operand o[OPERANDS];
     read_operands(b, x, h, o, &free);
-    for (int32_t p = 0; p < panels(b->outputs); ++p, c += ROWS, to += ROWS) {
-        float a[4 * ROWS];
+    for (int32_t p = 0; p < panels(b->outputs); p += TOGETHER, c += BAND, to += BAND) {
+        float a[4 * BAND] = {0};
         add_terms(b, p, o, a);
         open_gates(a, hard >= 1);
-        open_gates(a + ROWS, hard >= 1);
-        open_gates(a + 3 * ROWS, hard >= 2);
+        open_gates(a + BAND, hard >= 1);
+        open_gates(a + 3 * BAND, hard >= 2);
         EACH_UNIT (u) {
-            const float *const i = a + u * LANES, *const f = i + ROWS, *const g = f + ROWS, *const out = g + ROWS;
+            const float *const i = a + u * LANES, *const f = i + BAND, *const g = f + BAND, *const out = g + BAND;
+            if (p * ROWS + u * LANES >= b->outputs) break;
             floats cell = add_product(load(f), load(c + u * LANES), load(i) * tanhs(load(g)));
             cell = (cell + 1e-24f) - 1e-24f; /* so that it never becomes a denormal number, which would be slow */
             store(c + u * LANES, cell);
@@ -127,13 +136,14 @@ static void gru(const block *b, const float *x, const float *h, float *to, int h
 {
     operand o[OPERANDS];
     read_operands(b, x, h, o, &free);
-    for (int32_t p = 0; p < panels(b->outputs); ++p, h += ROWS, to += ROWS) {
-        float a[4 * ROWS];
+    for (int32_t p = 0; p < panels(b->outputs); p += TOGETHER, h += BAND, to += BAND) {
+        float a[4 * BAND] = {0};
         add_terms(b, p, o, a);
         open_gates(a, hard >= 1);
-        open_gates(a + ROWS, hard >= 1);
+        open_gates(a + BAND, hard >= 1);
         EACH_UNIT (u) {
-            const float *const r = a + u * LANES, *const z = r + ROWS, *const n_x = z + ROWS, *const n_h = n_x + ROWS;
+            const float *const r = a + u * LANES, *const z = r + BAND, *const n_x = z + BAND, *const n_h = n_x + BAND;
+            if (p * ROWS + u * LANES >= b->outputs) break;
             const floats n = tanhs(add_product(load(r), load(n_h), load(n_x)));
             store(to + u * LANES, add_product(load(z), load(h + u * LANES) - n, n));
         }
@@ -209,7 +219,7 @@ static void lookup(const matrix *m, int32_t row, float *to)
     default: break;
     }
 }
-//@ factors
+//@ product
 
 /* Writes a row of the product of two matrices to `to`. */
 static void lookup_product(const matrix *left, const matrix *right, int32_t row, float *to, scratch free)

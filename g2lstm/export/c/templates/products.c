@@ -18,6 +18,11 @@ typedef struct {
     int32_t form;  /* bits of a code, plus GROUPED and ODD; 32 and 16 for floats */
 } matrix;
 
+static int32_t panels(int32_t rows) { return (rows + ROWS - 1) / ROWS; }
+
+/* How many panels the next one of a band is away: 0 if there is none, so that the last one is read twice. */
+INLINE int32_t step_to_next(const matrix *m, int32_t panel) { return TOGETHER > 1 && panel + 1 < panels(m->rows); }
+
 #define GROUPED 64 /* `groups` holds the scales */
 #define ODD 128    /* only odd numbers are codes: 2 bits stand for -3, -1, 1, 3 */
 //@ float16 groups
@@ -75,10 +80,11 @@ INLINE words field(int bits, const uint32_t *at, int k)
 #define CHUNK(bits) ((bits) == 8 || (bits) == 4 ? 8 : (bits) == 3 ? 32 : 16) /* columns */
 #define WORDS(bits) (CHUNK(bits) * (bits) / 32)
 
-/* Adds a panel's product with x to `to`. */
+/* Adds a band's product with x to `to`. */
 INLINE void multiply_codes(int bits, int kind, const matrix *m, int32_t panel, const operand *x, float *to)
 {
     const int32_t columns = (m->columns + CHUNK(bits) - 1) / CHUNK(bits) * CHUNK(bits);
+    const int32_t next = step_to_next(m, panel);
     const uint32_t *at = (const uint32_t *)m->data + (size_t)panel * (size_t)m->panel;
 //@ groups
     const uint16_t *group = kind & GROUPED ? m->groups + panel * m->spans * ROWS : NULL;
@@ -98,7 +104,7 @@ INLINE void multiply_codes(int bits, int kind, const matrix *m, int32_t panel, c
         }
         for (int32_t k = begin; k < end; k += CHUNK(bits), at += WORDS(bits) * ROWS, codes += CHUNK(bits))
             EACH_UNIT (u) {
-#define FOUR(k) dot(bits, &sum[(k) % SETS][u], field(bits, at + u * LANES, k), codes + 4 * (k))
+#define FOUR(k) dot(bits, &sum[(k) % SETS][u], field(bits, at + PLACE(u, next * m->panel), k), codes + 4 * (k))
                 FOUR(0), FOUR(1);
                 if (CHUNK(bits) > 8) FOUR(2), FOUR(3);
                 if (CHUNK(bits) > 16) FOUR(4), FOUR(5), FOUR(6), FOUR(7);
@@ -109,7 +115,7 @@ INLINE void multiply_codes(int bits, int kind, const matrix *m, int32_t panel, c
             const floats whole = TO_FLOATS(added);
 //@ groups
             if (kind & GROUPED) {
-                found[u] = add_product(whole, load_halves(group + u * LANES), found[u]);
+                found[u] = add_product(whole, load_halves(group + PLACE(u, next * m->spans * ROWS)), found[u]);
                 continue;
             }
 //@
@@ -121,7 +127,7 @@ INLINE void multiply_codes(int bits, int kind, const matrix *m, int32_t panel, c
     }
     const float step = x->step * m->factor;
     EACH_UNIT (u) {
-        const floats scale = m->scales ? load(m->scales + panel * ROWS + u * LANES) * step : all(step);
+        const floats scale = m->scales ? load(m->scales + panel * ROWS + PLACE(u, next * ROWS)) * step : all(step);
         store(to + u * LANES, add_product(found[u], scale, load(to + u * LANES)));
     }
 }
@@ -131,16 +137,17 @@ INLINE void multiply_codes(int bits, int kind, const matrix *m, int32_t panel, c
 static void multiply_float32(const matrix *m, int32_t panel, const operand *x, float *to)
 {
     const float *at = (const float *)m->data + (size_t)panel * (size_t)m->panel;
+    const int32_t next = step_to_next(m, panel) * m->panel;
     floats even[UNITS], odd[UNITS]; /* two sums need not wait for each other */
     EACH_UNIT (u) even[u] = odd[u] = all(0);
     int32_t k = 0;
     for (; k + 2 <= m->columns; k += 2, at += 2 * ROWS)
         EACH_UNIT (u) {
-            even[u] = add_product(load(at + u * LANES), all(x->values[k]), even[u]);
-            odd[u] = add_product(load(at + ROWS + u * LANES), all(x->values[k + 1]), odd[u]);
+            even[u] = add_product(load(at + PLACE(u, next)), all(x->values[k]), even[u]);
+            odd[u] = add_product(load(at + ROWS + PLACE(u, next)), all(x->values[k + 1]), odd[u]);
         }
     for (; k < m->columns; ++k, at += ROWS)
-        EACH_UNIT (u) even[u] = add_product(load(at + u * LANES), all(x->values[k]), even[u]);
+        EACH_UNIT (u) even[u] = add_product(load(at + PLACE(u, next)), all(x->values[k]), even[u]);
     EACH_UNIT (u) store(to + u * LANES, load(to + u * LANES) + (even[u] + odd[u]));
 }
 //@
@@ -149,10 +156,11 @@ static void multiply_float32(const matrix *m, int32_t panel, const operand *x, f
 static void multiply_float16(const matrix *m, int32_t panel, const operand *x, float *to)
 {
     const uint16_t *at = (const uint16_t *)m->data + (size_t)panel * (size_t)m->panel;
+    const int32_t next = step_to_next(m, panel) * m->panel;
     floats found[UNITS];
     EACH_UNIT (u) found[u] = all(0);
     for (int32_t column = 0; column < m->columns; ++column, at += ROWS)
-        EACH_UNIT (u) found[u] = add_product(load_halves(at + u * LANES), all(x->values[column]), found[u]);
+        EACH_UNIT (u) found[u] = add_product(load_halves(at + PLACE(u, next)), all(x->values[column]), found[u]);
     EACH_UNIT (u) store(to + u * LANES, add_product(found[u], all(m->factor), load(to + u * LANES)));
 }
 //@

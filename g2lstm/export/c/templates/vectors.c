@@ -47,7 +47,15 @@ typedef int32_t ints;
 #define EACH_UNIT(u) for (int u = 0; u < UNITS; ++u)
 #define TO_FLOATS(whole) ((float)(ints)(whole))
 #endif
-#define UNITS (ROWS / LANES)
+#ifdef AVX512
+#define TOGETHER 2 /* panels, as each number of a vector that is read can then serve two units */
+#else
+#define TOGETHER 1
+#endif
+#define BAND (TOGETHER * ROWS) /* rows that are computed together */
+#define UNITS (BAND / LANES)
+/* Where a unit's numbers lie, if those of the next panel lie `next` after the first one's. */
+#define PLACE(u, next) ((u) % (UNITS / TOGETHER) * LANES + (u) / (UNITS / TOGETHER) * (next))
 
 #ifdef __GNUC__
 #define INLINE static inline __attribute__((always_inline))
@@ -109,7 +117,6 @@ typedef struct { words a, b; } sums;
 
 INLINE words spread(uint32_t value) { const words zero = {0}; return zero + value; }
 INLINE words load_words(const uint32_t *from) { words w; memcpy(&w, from, sizeof w); return w; }
-INLINE uint32_t load_word(const int16_t *from) { uint32_t w; memcpy(&w, from, sizeof w); return w; }
 
 /* Shifts each half of a word to the right by itself. */
 #if defined(AVX512) && !defined(__AVX512VNNI__)
@@ -129,8 +136,13 @@ INLINE uint32_t load_word(const int16_t *from) { uint32_t w; memcpy(&w, from, si
 /* Adds the products of four columns: w holds their codes, x those of the vector. */
 INLINE void dot(int bits, sums *sum, words w, const int16_t *x)
 {
-#ifdef UNIT_BYTES
-    const words first = spread(load_word(x)), second = spread(load_word(x + 2));
+#if defined(SSE2) /* one load for both; the others have instructions that spread what they load */
+    const __m128i both = _mm_loadl_epi64((const __m128i *)(const void *)x);
+    const words first = (words)_mm_shuffle_epi32(both, 0x00), second = (words)_mm_shuffle_epi32(both, 0x55);
+#elif defined(UNIT_BYTES)
+    uint32_t two[2];
+    memcpy(two, x, sizeof two);
+    const words first = spread(two[0]), second = spread(two[1]);
 #endif
 #if defined(PAIRS)
     sum->a += MULTIPLY(w & ((1u << bits) - 1) * 0x00010001u, first);

@@ -231,6 +231,12 @@ new ResizeObserver(() => {
   for (const panel of find("layers").querySelectorAll(".units")) panel.drawSquares();
 }).observe(find("layers"));
 
+/* Translates something that nobody sees: browsers compile what has run for a while, and the first sentence should be as
+   fast as the others. What is typed meanwhile ends it. */
+async function warmUp() {
+  await model.search([5, 6, 7, 8].filter((id) => id < model.sourceEmbedding.rows), { pause: pauses() }).catch(() => {});
+}
+
 /* For scripts in this page: the model and what is known about it, once it is unpacked. */
 window.g2lstm = (async () => {
   const payload = await openPayload(find("payload").textContent);
@@ -241,6 +247,7 @@ window.g2lstm = (async () => {
   model = new Kind(facts, payload.numbers);
   fill();
   await show();
+  if (isTranslation() && !facts.examples.length) await warmUp();
   return { facts, model, adapted };
 })();
 window.g2lstm.catch((error) => {

@@ -106,7 +106,7 @@ export function draw(likely, temperature, forbidden, random) {
 /* A line as token ids and as tokens for people; unknown words as they were written. */
 export function encoded(tokenizer, line) {
   const ids = tokenizer.encode(line);
-  const words = tokenizer.kind === "word" ? tokenizer.words(line).map(printable) : [];
+  const words = tokenizer.kind === "bpe" ? [] : tokenizer.words(line).map(printable);
   const names = tokenizer.readable(ids);
   return { ids, names: names.map((name, place) => (ids[place] === tokenizer.unk ? words[place] ?? name : name)) };
 }

@@ -1,4 +1,4 @@
-// Tokenizers as training writes them: words between white space, or byte-pair encoding over bytes.
+// Tokenizers as training writes them: words between white space, characters, or byte-pair encoding over bytes.
 
 const SPACE = "[\\t-\\r\\u0085\\p{Z}]"; // Unicode's white space, which is not what \s means here
 const WORDS = new RegExp(`[^\\t-\\r\\u0085\\p{Z}]+`, "gu");
@@ -33,7 +33,16 @@ export class Tokenizer {
     this.ofByte = CHARACTERS.map((character) => this.ids.get(character));
   }
 
-  normalised(line) {
+  /* A line in NFC, without control characters, with single spaces; as it is if the tokenizer doesn't clean. */
+  clean(line) {
+    if (!this.replaced.length) return line;
+    const all = ([pattern, by]) => (text) => text.replace(new RegExp(pattern, "gu"), by);
+    const [unseen, spaces] = this.replaced.map(all);
+    return spaces(unseen(line).normalize("NFC")).replace(/^ | $/g, "");
+  }
+
+  normalised(given) {
+    const line = this.clean(given);
     // Character by character, without the rules for the end of a word that toLowerCase has.
     const lower = this.lowercase ? Array.from(line, (character) => character.toLowerCase()).join("") : line;
     return this.prefix && lower ? ` ${lower}` : lower;
@@ -43,12 +52,13 @@ export class Tokenizer {
   encode(line) {
     const text = this.normalised(line);
     if (this.kind === "word") return (text.match(WORDS) ?? []).map((word) => this.ids.get(word) ?? this.unk);
+    if (this.kind === "character") return Array.from(text, (character) => this.ids.get(character) ?? this.unk);
     return (text.match(this.only_spaces ? AT_SPACES : PIECES) ?? []).flatMap((piece) => this.merge(piece));
   }
 
-  /* The words of a line as a word tokenizer cuts them, with their case kept. */
+  /* The words or characters of a line as this tokenizer cuts them, with their case kept. */
   words(line) {
-    return line.match(WORDS) ?? [];
+    return this.kind === "character" ? Array.from(line) : line.match(WORDS) ?? [];
   }
 
   merge(piece) {
@@ -81,6 +91,7 @@ export class Tokenizer {
 
   text(ids) {
     if (this.kind === "word") return ids.map((id) => this.tokens[id]).join(" ");
+    if (this.kind === "character") return ids.map((id) => this.tokens[id]).join("");
     const text = utf8(ids.flatMap((id) => bytesOf(this.tokens[id])));
     return this.prefix && text.startsWith(" ") ? text.slice(1) : text;
   }
@@ -89,7 +100,7 @@ export class Tokenizer {
   readable(ids) {
     return ids.map((id, place) => {
       const token = this.tokens[id];
-      if (this.kind === "word" || id === this.eos || id === this.unk) return printable(token);
+      if (this.kind !== "bpe" || id === this.eos || id === this.unk) return token === " " ? "␣" : printable(token);
       const text = printable(utf8(bytesOf(token)).replace(/^ +| +$/g, "") || "␣");
       return token.startsWith(CHARACTERS[32]) || place === 0 ? text : `##${text}`;
     });

@@ -24,8 +24,9 @@ export class TranslationModel {
     this.residual = model.residual;
   }
 
-  /* A line without white space around it and, if the text is tokenised, with single spaces between words. */
+  /* A line as the tokenizer cleans it, or as older ones need it: trimmed, tokenised text with single spaces. */
   cleaned(line) {
+    if (this.source.replaced.length) return this.source.clean(line);
     return (this.how.is_tokenized ? line.replace(/[ \t\r\n\v\f]+/g, " ") : line).replace(BLANK, "");
   }
 
