@@ -112,12 +112,16 @@ class GateHistogram:
 
         At each step a unit keeps 2^-m of its cell, where m is the mean of -log2 f, so half is left after 1 / m steps.
         Gates count as at least 1e-6 away from 0 and from 1, so that a single closed gate doesn't outweigh all others:
-        it counts as 20 halvings, and no half-life is longer than 693,147 steps.
+        it counts as 20 halvings, and no half-life is longer than 693,147 steps. A binary gate keeps all or nothing, so
+        there m is -log2 of the share of steps at which it is open, and in 1 / m steps half of the memories are gone.
         """
         self._counted()
         if not self.is_memory:
             raise G2Error("only the histogram of a forget gate has half-lives; create it with is_memory=True")
-        return (self.steps / self._halvings).quantile(torch.tensor(quantiles, dtype=torch.float64)).tolist()
+        halvings = self._halvings / self.steps
+        if self.distance == 0:
+            halvings = -(self._open / self.steps).log2().clamp(*_LOG_ENDS)
+        return (1 / halvings).quantile(torch.tensor(quantiles, dtype=torch.float64)).tolist()
 
     def numbers(self) -> dict[str, Any]:
         """All of this as plain data."""

@@ -10,11 +10,11 @@ from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically
 from g2lstm.look.counts import Recording, record_reading, record_split
 from g2lstm.look.pictures.histograms import draw_histograms, draw_layers, draw_sigmoid
-from g2lstm.look.pictures.sentence import draw_units, draw_words
+from g2lstm.look.pictures.sentence import draw_timelines, draw_units, draw_words
 from g2lstm.look.pictures.style import save
 from g2lstm.look.pictures.training import draw_history, gate_history
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.records import GatesFile
+from g2lstm.runs.records import Explained, GatesFile
 from g2lstm.tasks.reading import GATES, Reading
 from g2lstm.tasks.trained import Progress, Scoring, Trained, validation_files
 
@@ -163,13 +163,26 @@ def write_gallery(folder: Path, runs: Mapping[str, Findings]) -> list[Path]:
         files += save(draw_history(histories), folder / "history")
     readings = {name: each.reading for name, each in runs.items() if each.reading is not None}
     for side in dict.fromkeys(side for each in readings.values() for side in each.tokens):
-        files += save(draw_words(readings, side), folder / ("words" if side == "text" else f"words-{side}"))
+        ending = "" if side == "text" else f"-{side}"
+        files += save(draw_words(readings, side), folder / f"words{ending}")
+        found = {name: GatesFile.model_validate(runs[name].numbers) for name in readings}
+        units = {name: explained_on(side, readings[name], found[name]) for name in readings}
+        shown = {name: reading for name, reading in readings.items() if units[name]}
+        if shown:
+            files += save(draw_timelines(shown, side, units), folder / f"timelines{ending}")
     for title, side in dict.fromkeys((layer.title, layer.side) for each in readings.values() for layer in each.layers):
         own = {name: layer for name, reading in readings.items() for layer in reading.layers if layer.title == title}
         words = [readings[name].tokens[side] for name in own]
         slug = title.replace(",", "").replace(" ", "-")
         files += save(draw_units(own, words, modes), folder / f"units-{slug}")
     return files
+
+
+def explained_on(side: str, reading: Reading, found: GatesFile | None) -> list[Explained]:
+    """Those of the explained units that read one side of a text."""
+    own = {(layer.name, layer.direction): layer.input.shape[1] for layer in reading.layers if layer.side == side}
+    units = [] if found is None else found.explained
+    return [one for one in units if one.unit < own.get((one.name, one.direction), 0) and one.gate in GATES]
 
 
 def as_object(runs: Mapping[str, Findings]) -> dict[str, Any]:

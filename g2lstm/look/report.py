@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically
-from g2lstm.look.examine import count_some, named_runs
+from g2lstm.look.examine import count_some, explained_on, named_runs
 from g2lstm.look.pictures.histograms import draw_layers
-from g2lstm.look.pictures.sentence import draw_words
+from g2lstm.look.pictures.sentence import draw_timelines, draw_words
 from g2lstm.look.pictures.style import GATE_NAMES, svg_element
 from g2lstm.look.pictures.training import draw_history, draw_learning, gate_history
+from g2lstm.look.summary import same_tokens, summarise
 from g2lstm.nn.checks import NOISY_METHODS
 from g2lstm.page.palette import css_variables
 from g2lstm.recipes.files import recipe_to_toml
@@ -58,7 +59,7 @@ def write_report(
     say("reading what was measured")
     counts = {name: run.gate_counts() for name, run in runs.items()}
     compressed = _compression(runs)  # first, since it may find a damaged file
-    sections = [_settings(runs), _scores(runs), _learning(runs), compressed]
+    sections = [_summary(runs), _learning(runs)]
     readings: dict[str, dict[str, Reading]] = {}  # by sentence and run
     for name, run in runs.items():
         say(f"reading sentences with {name}")
@@ -66,7 +67,8 @@ def write_report(
         counts[name] = counts[name] or count_some(trained, data_dir)
         for text in trained.examples(_SENTENCES, data_dir) if texts is None else texts:
             readings.setdefault(text, {})[name] = trained.read(text)
-    sections += [_histograms(counts), _explained(counts), _sentences(readings), _recipes(runs)]
+    sections += [_histograms(counts), _explained(counts), _sentences(readings, counts), compressed]
+    sections += [_scores(runs), _settings(runs), _recipes(runs)]
     with write_atomically(out) as file:
         file.write(_page(", ".join(runs), [section for section in sections if section]).encode())
 
@@ -105,6 +107,15 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collecti
 
     body = "".join(line(row, "td") for row in rows)
     return f'<div class="scroll"><table><thead>{line(head, "th")}</thead><tbody>{body}</tbody></table></div>'
+
+
+def _summary(runs: Runs) -> str:
+    """What matters most, as a table, and a sentence on what it shows."""
+    found = summarise(runs)
+    if found is None:
+        return '<p class="quiet">No scores yet; add some with <code>g2lstm eval RUN</code>.</p>'
+    head, rows, sentence = found
+    return _table(head, rows, numbers=range(1, len(head))) + f"<p>{escape(sentence)}</p>"
 
 
 def _settings(runs: Runs) -> str:
@@ -148,6 +159,8 @@ def _scores(runs: Runs) -> str:
             options = {key: getattr(score, key, None) for key in ("cache", "dynamic", "beam", "trained_on")}
             how = ", ".join(f"{key} {option}" for key, option in options.items() if option is not None)
             value = f"{metric.title} {getattr(score, metric.name):.2f}"
+            if score.bits_per_character is not None and score.unknown_share is not None:
+                value += f", {score.bits_per_character:.3f} bits per character, {score.unknown_share:.1%} unknown"
             cells = [name, value, score.split, f"{score.eval_gate} gates", how]
             signatures = [text for text in (score.signature, score.bleu_signature) if text is not None]
             rows.append("".join(f"<td>{escape(cell)}</td>" for cell in cells))
@@ -165,8 +178,9 @@ def _learning(runs: Runs) -> str:
     if not metrics:
         return ""
     curves = ""
-    for task in dict.fromkeys(runs[name].recipe.task for name in metrics):  # only these can be compared
-        own = {name: lines for name, lines in metrics.items() if runs[name].recipe.task == task}
+    tokens = {name: same_tokens(runs[name]) for name in metrics}
+    for kind in dict.fromkeys(tokens.values()):  # a perplexity per token can only be compared with others of that kind
+        own = {name: lines for name, lines in metrics.items() if tokens[name] == kind}
         for metric in ("perplexity", "bleu"):
             if (figure := draw_learning(own, metric)) is not None:
                 curves += _picture(figure, f"{metric} over training time: {', '.join(own)}")
@@ -258,10 +272,11 @@ def _explained(counts: Mapping[str, GatesFile | None]) -> str:
     return f'<h2>Units that can be explained</h2><p class="quiet">{how}</p>{"".join(parts)}'
 
 
-def _sentences(readings: Mapping[str, Mapping[str, Reading]]) -> str:
+def _sentences(readings: Mapping[str, Mapping[str, Reading]], counts: Mapping[str, GatesFile | None]) -> str:
     if not readings:
         return ""
-    parts = ["<h2>Sentences</h2><p class='quiet'>Gates from 0 to 1, averaged over the units of a layer.</p>"]
+    how = "Gates from 0 to 1, averaged over the units of a layer; then single units."
+    parts = [f'<h2>Sentences</h2><p class="quiet">{how}</p>']
     for text, by_run in readings.items():
         parts.append(f"<h3>{escape(text)}</h3>")
         for name, reading in by_run.items():
@@ -271,6 +286,11 @@ def _sentences(readings: Mapping[str, Mapping[str, Reading]]) -> str:
             own = {name: reading for name, reading in by_run.items() if side in reading.tokens}
             figure = draw_words(own, side, tuple(GATE_NAMES))
             parts.append(_picture(figure, f"gates at each token of the {side}: {', '.join(own)}; {text}"))
+            units = {name: explained_on(side, reading, counts[name]) for name, reading in own.items()}
+            own = {name: reading for name, reading in own.items() if units[name]}
+            if own:
+                figure = draw_timelines(own, side, units)
+                parts.append(_picture(figure, f"units at each token of the {side}: {', '.join(own)}; {text}"))
     return "".join(parts)
 
 

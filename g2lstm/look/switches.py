@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -151,3 +152,27 @@ class Examples:
         """The units with their examples."""
         each = zip(self._units, self._found, strict=True)
         return [one.model_copy(update={"examples": [example for _, example in found]}) for one, found in each]
+
+
+class Timelines(NamedTuple):
+    """The units of a binary gate that switch most often in a text, similar ones next to each other."""
+
+    units: list[int]
+    is_open: npt.NDArray[np.bool_]  # (units, T)
+    closed: int  # the number of units that stay closed
+    open: int  # and of those that stay open
+
+    @classmethod
+    def of(cls, values: npt.NDArray[np.float32], most: int = 40) -> "Timelines | None":
+        """From the gates (T, H) of all units; None if they are not all 0 or 1."""
+        if not ((values == 0) | (values == 1)).all():
+            return None
+        switches = (values[1:] != values[:-1]).sum(0)
+        units = np.sort(np.argsort(-switches, kind="stable")[: min(most, int((switches > 0).sum()))])
+        shown = values[:, units].T
+        if len(units) > 1:
+            # The first singular vector puts units that are open at the same tokens next to each other.
+            order = np.argsort(np.linalg.svd(shown - shown.mean(0))[0][:, 0], kind="stable")
+            units, shown = units[order], shown[order]
+        constant = values[0, switches == 0]
+        return cls(units.tolist(), shown > 0, int((constant == 0).sum()), int((constant == 1).sum()))

@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 
 from g2lstm.errors import G2Error
 from g2lstm.look.counts import HIGH, LOW
+from g2lstm.look.switches import Timelines
 from g2lstm.page.palette import css_variables
 from g2lstm.tasks.reading import GATES, LayerReading, Reading
 from g2lstm.tasks.recipes import task_of
@@ -109,7 +110,9 @@ async def _units(question: UnitsQuestion, request: Request) -> JSONResponse:
     if position is not None and unit is None:
         _check_index("position", position, len(tokens))
         values = {gate: _numbers(getattr(layer, gate)[position]) for gate in GATES}
-        return JSONResponse({"token": tokens[position], "values": values})
+        found = {gate: Timelines.of(getattr(layer, gate)) for gate in GATES}
+        timelines = {gate: _timelines_answer(each) for gate, each in found.items() if each is not None}
+        return JSONResponse({"token": tokens[position], "values": values, "tokens": tokens, "timelines": timelines})
     if unit is not None and position is None:
         _check_index("unit", unit, layer.input.shape[1])
         values = {gate: _numbers(getattr(layer, gate)[:, unit]) for gate in GATES}
@@ -208,6 +211,12 @@ def _layer_answer(layer: LayerReading) -> dict[str, Any]:
         "means": {gate: _numbers(value.mean(axis=1)) for gate, value in values.items()},
         "decided": {gate: _numbers(((value < LOW) | (value > HIGH)).mean(axis=1)) for gate, value in values.items()},
     }
+
+
+def _timelines_answer(found: Timelines) -> dict[str, Any]:
+    """For each unit a text of 0 and 1, a character for each token."""
+    rows = ["".join("01"[is_open] for is_open in row) for row in found.is_open.astype(int).tolist()]
+    return {"units": found.units, "rows": rows, "closed": found.closed, "open": found.open}
 
 
 def _numbers(values: npt.NDArray[Any]) -> Any:

@@ -99,9 +99,18 @@ def test_half_life():
     gates = torch.rand(400, 1, dtype=torch.float64)
     (life,) = histogram_of(gates).half_lives((0.5,))
     assert gates.log2().sum().item() == pytest.approx(-400 / life, rel=1e-3)
-    closed_once = torch.cat([torch.zeros(1, 1), torch.ones(99, 1)])
-    assert histogram_of(closed_once).half_lives((0.5,))[0] == pytest.approx(100 / 19.93, rel=1e-3)
+    closed_once = torch.cat([torch.zeros(1, 1), torch.full((99, 1), 0.9999)])
+    assert histogram_of(closed_once).half_lives((0.5,))[0] == pytest.approx(100 / 19.95, rel=1e-3)
     assert histogram_of(torch.ones(5, 1)).half_lives((0.5,))[0] == pytest.approx(math.log(2) * 1e6, rel=0.1)
+
+
+def test_half_life_of_binary_gates():
+    """A gate that is open with probability p keeps a memory for n steps with probability p^n."""
+    opened = (torch.arange(100) % 4 > 0).float().unsqueeze(1)  # three times of four
+    (life,) = histogram_of(opened).half_lives((0.5,))
+    assert 0.75**life == pytest.approx(0.5)
+    closed = torch.zeros(100, 1)
+    assert histogram_of(torch.cat([opened, closed], 1)).half_lives((0.0,))[0] < 0.1
 
 
 def test_mistakes():

@@ -13,7 +13,7 @@ from g2lstm.look.examine import examine, write_gallery
 from g2lstm.look.pictures.bits import Curve, Dot, draw_bits
 from g2lstm.look.pictures.curve import draw_curve
 from g2lstm.look.pictures.histograms import draw_histograms, draw_layers, draw_sigmoid
-from g2lstm.look.pictures.sentence import MAX_WORDS, draw_units, draw_words
+from g2lstm.look.pictures.sentence import MAX_WORDS, draw_timelines, draw_units, draw_words
 from g2lstm.look.pictures.style import heat_colours, save, svg_element
 from g2lstm.look.pictures.training import draw_learning
 from g2lstm.page.palette import HEAT, THEME, css_variables
@@ -81,6 +81,62 @@ def test_the_sigmoid_has_the_shares(layers):
     counts = np.sum([layer["gates"]["forget"]["counts"] for layer in layers], axis=0)
     expected = [100 * part.sum() / counts.sum() for part in (counts[:10], counts[10:90], counts[90:])]
     np.testing.assert_allclose(bars[3:], expected)
+
+
+@pytest.fixture(scope="module")
+def hard_layers(language):
+    return record_split(language, "valid", eval_gate="hard").statistics.summary()
+
+
+def test_binary_gates_are_two_bars(layers, hard_layers):
+    for figure, number in (
+        (draw_histograms({"one": hard_layers}, "hard"), 1),
+        (draw_layers({"one": hard_layers[:1], "two": hard_layers[:1]}, "hard"), 2),
+    ):
+        counts = np.sum([layer["gates"]["input"]["counts"] for layer in hard_layers[: 3 - number]], axis=0)
+        closed, opened = 100 * counts[0] / counts.sum(), 100 * counts[-1] / counts.sum()
+        bars = [bar for bar in figure.axes[0].patches if hasattr(bar, "get_width")]
+        assert sorted(bar.get_height() for bar in bars) == pytest.approx(sorted([closed, opened] * number))
+        assert all(bar.get_x() >= 0 and bar.get_x() + bar.get_width() <= 1.0001 for bar in bars)
+        assert [text.split(" %")[0] for text in texts(figure.axes[0])] == [f"{closed:.0f}", f"{opened:.0f}"] * number
+    both = draw_layers({"soft": layers, "hard": hard_layers}, "both")
+    assert len(texts(both.axes[0])) == 2
+    assert texts(both.axes[2]) == []  # the output gate is soft
+    step = draw_sigmoid({"hard": hard_layers}, "hard")
+    assert step.axes[0].get_ylabel() == "gate 1[a ≥ 0]"
+    assert "σ" in draw_sigmoid({"soft": layers, "hard": hard_layers}, "both").axes[0].get_ylabel()
+
+
+def filled(axes, rows, columns):
+    """Which cells of rows of units have the colour of open gates."""
+    is_open = np.zeros((rows, columns), bool)
+    for path in axes.collections[1].get_paths():
+        column, row = path.vertices[:-1].mean(0).round().astype(int)
+        is_open[row, column] = True
+    return is_open
+
+
+def test_units_of_binary_gates_have_rows(language):
+    reading = language.read(TEXT, eval_gate="hard")
+    layer = reading.layers[0]
+    axes = draw_units({"one": layer}, [reading.tokens["text"]], reading.mode).axes[0]
+    units = [int(label.get_text()) for label in axes.get_yticklabels()]
+    np.testing.assert_array_equal(filled(axes, len(units), len(layer.input)), layer.input[:, units].T == 1)
+    never, always = ((layer.input == end).all(0).sum() for end in (0, 1))
+    assert f"{len(units)} of 8 units; {never} stay closed, {always} stay open" in axes.get_title()
+    assert len(units) + never + always == 8
+
+
+def test_timelines_of_explained_units(language):
+    counted = record_split(language, "train", explain=True)
+    reading = language.read(TEXT)
+    figure = draw_timelines({"one": reading, "two": reading}, "text", dict.fromkeys(("one", "two"), counted.explained))
+    axes = figure.axes[1]
+    one, row = counted.explained[0], filled(axes, len(counted.explained), len(reading.tokens["text"]))[0]
+    layer = next(layer for layer in reading.layers if layer.name == one.name)
+    np.testing.assert_array_equal(row, getattr(layer, one.gate)[:, one.unit] >= 0.5)
+    assert axes.get_yticklabels()[0].get_text() == f"{one.title}, {one.gate[0]} {one.unit}: {one.feature}"
+    assert [label.get_text() for label in axes.get_xticklabels()] == reading.tokens["text"]
 
 
 def test_words_have_the_means_of_their_gates(language):

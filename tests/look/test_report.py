@@ -126,7 +126,8 @@ def test_all_that_is_known_is_told(runs, measured, tmp_path):
     assert shown == [
         "perplexity over training time", "histograms over training time",
         *["histograms of the gates"] * 3,
-        "gates at each token of the text", "gates at each token of the source", "gates at each token of the target",
+        *(f"{what} at each token of the {side}" for side in ("text", "source", "target")
+          for what in ("gates", "units")),
     ]  # fmt: skip
     # It needs nothing else, and text stays text.
     assert all(address.startswith("#") for address in page.addresses)
@@ -136,6 +137,7 @@ def test_all_that_is_known_is_told(runs, measured, tmp_path):
     assert EVIL in page.texts
 
 
+@pytest.mark.usefixtures("no_drawing")
 def test_a_run_that_counted_no_gates_while_training_is_named(runs, measured, tmp_path):
     old = RunDirectory(shutil.copytree(runs[1], tmp_path / "old"))
     for step in range(2):
@@ -145,6 +147,7 @@ def test_a_run_that_counted_no_gates_while_training_is_named(runs, measured, tmp
     assert "Not counted while training: old." in told
 
 
+@pytest.mark.usefixtures("no_drawing")
 def test_runs_with_the_same_layers_share_a_picture(runs, tmp_path):
     paths = []
     for name in ("low", "high"):
@@ -165,11 +168,13 @@ def test_heat_maps_are_those_of_the_reading(runs, tmp_path):
     assert svg_element(draw_words(readings, "text", tuple(GATE_NAMES)), label) in text
 
 
+@pytest.mark.usefixtures("no_drawing")
 def test_sentences_come_from_the_validation_text(runs, tmp_path):
     text = report([runs[1]], tmp_path)
     assert "<h3>a dog saw the cat , which ran .</h3>" in text
 
 
+@pytest.mark.usefixtures("no_drawing")
 def test_a_run_of_which_nothing_was_measured(runs, tmp_path):
     told = " ".join(Page(report([runs[1]], tmp_path, texts=[])).texts)
     assert "g2lstm eval RUN" in told
@@ -188,12 +193,14 @@ def test_without_its_text_a_run_has_no_histograms(runs, tmp_path, monkeypatch):
     assert "g2lstm gates RUN" in " ".join(Page(report([runs[1]], tmp_path, texts=[])).texts)
 
 
+@pytest.mark.usefixtures("no_drawing")
 def test_half_of_the_pairs_are_not_counted(tmp_path):
     path = translation_run(tmp_path, "mt", layers=1)
     (tmp_path / "pairs" / "valid.en").unlink()
     assert "g2lstm gates RUN" in " ".join(Page(report([path], tmp_path, texts=[])).texts)
 
 
+@pytest.mark.usefixtures("no_drawing")
 def test_only_a_report_is_overwritten(runs, tmp_path):
     first = report([runs[1]], tmp_path, texts=[])
     assert report([runs[1]], tmp_path, texts=[]) == first

@@ -6,7 +6,7 @@ import torch
 
 from g2lstm.look import record_split
 from g2lstm.look.features import Features
-from g2lstm.look.switches import Examples, Switches
+from g2lstm.look.switches import Examples, Switches, Timelines
 from g2lstm.runs.records import Example
 from g2lstm.tasks.reading import Place
 
@@ -108,6 +108,20 @@ def test_marks():
     example = Example(tokens=["a", "b", "c", "d"], open=[False, True, True, False])
     assert example.marked("«", "»") == "a «b c» d"
     assert example.marked("<b>", "</b>", str.upper) == "A <b>B C</b> D"
+
+
+def test_timelines_of_a_binary_gate():
+    values = np.zeros((10, 6), np.float32)
+    values[::2, [0, 4]] = 1  # alike, and the opposite of the next two
+    values[1::2, [2, 5]] = 1
+    values[:, 3] = 1
+    found = Timelines.of(values)
+    assert {frozenset(found.units[:2]), frozenset(found.units[2:])} == {frozenset({0, 4}), frozenset({2, 5})}
+    np.testing.assert_array_equal(found.is_open, values[:, found.units].T == 1)
+    assert (found.closed, found.open) == (1, 1)
+    assert len(Timelines.of(values, most=2).units) == 2
+    assert Timelines.of(np.zeros((1, 3), np.float32)).units == []
+    assert Timelines.of(values + 0.1) is None
 
 
 @pytest.mark.parametrize("name", ["language", "translation"])

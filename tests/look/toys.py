@@ -22,7 +22,7 @@ def language_run(folder, name="lm", **model):
     recipe = parse_recipe(
         {
             "task": "lm",
-            "data": {"path": str(text)},
+            "data": {"path": str(text), "tokenizer": "word", "min_frequency": 1},
             "model": {"embedding": 6, "hidden": 8, "layers": 2, **model},
             "train": {"epochs": 1, "batch_size": 4, "optimizer": {"name": "adamw", "lr": 0.01}},
             "evaluate": {"batch_size": 3, "bptt": 5},

@@ -90,14 +90,14 @@ def test_runs_modes_layers_and_gates_can_be_switched(open_page):
 def test_two_runs_side_by_side_show_the_units_of_one_word(open_page):
     page = open_page(f"{START}&b=lstm")
     page.locator("[data-column=a] .words").nth(1).locator(".word").nth(2).locator("[data-gate=input]").click()
-    page.wait_for_selector("[data-column=b] .units canvas")
+    page.wait_for_selector("[data-column=b] .units > canvas")
     page.wait_for_selector("[data-column=b] .plot .main-svg")
     for column in "ab":
         panel = page.locator(f"[data-column={column}] .units")
         expect(panel.locator("h3").first).to_have_text("Units of “cat” in layer 2")
         assert panel.locator("input[value=input]").is_checked()
         assert "6 units: mean" in panel.inner_text()
-    a, b = (page.locator(f"[data-column={c}] .units canvas").get_attribute("aria-label") for c in "ab")
+    a, b = (page.locator(f"[data-column={c}] .units > canvas").get_attribute("aria-label") for c in "ab")
     assert a != b
     page.locator("[data-column=a]").get_by_label("Unit", exact=True).fill("3")
     page.keyboard.press("Enter")
@@ -152,7 +152,7 @@ def test_by_keyboard(open_page):
     page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
-    page.wait_for_selector(".units canvas")
+    page.wait_for_selector(".units > canvas")
     expect(page.locator(".units h3").first).to_have_text("Units of “the” in layer 2")
     page.wait_for_selector(".plot .main-svg")
     assert page.evaluate("document.activeElement.dataset.position") == "1"  # the focus is where it was
@@ -175,7 +175,7 @@ def test_html_in_the_text_stays_text(open_page):
     page.wait_for_selector("text=<script>alert(2)</script>")
     assert tokens(page)[1:] == evil.split()
     page.locator("[data-column=a] .word").nth(4).click()
-    page.wait_for_selector(".units canvas")
+    page.wait_for_selector(".units > canvas")
     page.locator("[data-column=a]").get_by_label("Unit", exact=True).fill("1")
     page.keyboard.press("Enter")
     expect(page.locator("[data-column=a] .units .plot").nth(1).locator(".xtick")).to_have_count(7)

@@ -114,6 +114,18 @@ def test_means_and_units_are_those_of_return_gates(client, paths, gate):
             torch.testing.assert_close(torch.tensor(along["values"][name]), values[:, 3], rtol=0, atol=1e-5)
 
 
+def test_binary_gates_have_timelines(client, paths):
+    answer = units(client, gate="hard", layer=1, position=0).json()
+    layer = expected_gates(paths[0], "the cat sat .", "hard")[1]
+    assert answer["tokens"] == ["<eos>", "the", "cat", "sat", "."]
+    assert set(answer["timelines"]) == {"input", "forget"}
+    for gate, found in answer["timelines"].items():
+        assert len(found["units"]) + found["closed"] + found["open"] == layer[gate].size(1)
+        for unit, row in zip(found["units"], found["rows"], strict=True):
+            assert [int(bit) for bit in row] == layer[gate][:, unit].tolist()
+    assert units(client, layer=1, position=0).json()["timelines"] == {}
+
+
 def test_next_words_are_probabilities_in_order(client):
     shares = [share for _, share in ask(client).json()["next_words"]]
     assert shares == sorted(shares, reverse=True)

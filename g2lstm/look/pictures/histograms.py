@@ -34,7 +34,8 @@ def draw_histograms(runs: Mapping[str, Layers], mode: str, which: str = "all lay
         grid = figure.subplots(2, len(runs), sharex=True, sharey="row", squeeze=False)
         for row, gate in zip(grid, ("input", "forget"), strict=True):
             for axes, (name, layers) in zip(row, runs.items(), strict=True):
-                _draw_bars(axes, _shares(layers, gate))
+                shares = _shares(layers, gate)
+                _draw_two(axes, shares, _DARK) if is_binary(layers, gate) else _draw_bars(axes, shares)
                 axes.set_title(f"{name}\n{GATE_NAMES[gate]}" if gate == "input" else GATE_NAMES[gate])
             row[0].set_ylabel("% of values")
             row[0].set_ylim(0, row[0].get_ylim()[1] * 1.15)
@@ -58,6 +59,24 @@ def _draw_bars(axes: "Axes", shares: npt.NDArray[np.float64]) -> None:
     unit_interval(axes)
 
 
+def is_binary(layers: Layers, gate: str) -> bool:
+    """Whether every value that was counted is 0 or 1."""
+    return all(layer["gates"][gate]["distance_to_nearer_end"] == 0 for layer in layers)
+
+
+def _draw_two(axes: "Axes", shares: npt.NDArray[np.float64], colour: str, number: int = 0, of: int = 1) -> None:
+    """Two bars, closed at 0 and open at 1, with their shares above them; of several runs, side by side."""
+    width = min(0.1, 0.3 / of)
+    for left, share, side, what in (
+        (number * width, shares[0], "left", " closed"),
+        (1 - (of - number) * width, shares[-1], "right", " open"),
+    ):
+        axes.bar(left, share, width, align="edge", color=colour, edgecolor="white", linewidth=0.4)
+        at, ha, more = (left + width * (side == "right"), side, what) if of == 1 else (left + width / 2, "center", "")
+        axes.text(at, share, f"{share:.0f} %{more}", ha=ha, va="bottom", fontsize=10, in_layout=False)
+    unit_interval(axes)
+
+
 def draw_layers(runs: Mapping[str, Layers], mode: str) -> "Figure":
     """A panel for each layer and gate, with a line for each run.
 
@@ -77,11 +96,14 @@ def draw_layers(runs: Mapping[str, Layers], mode: str) -> "Figure":
                     own = [layer for layer in layers if layer["title"] == title]
                     shares = _shares(own, gate).reshape(_BARS, -1).sum(1) if own else np.full(_BARS, np.nan)
                     looks: dict[str, Any] = {"color": COLOURS[index % 6], "ls": DASHES[index % 6], "linewidth": 1.7}
+                    if own and is_binary(own, gate):
+                        _draw_two(axes, shares, looks["color"], index, len(runs))
+                        shares = np.full(_BARS, np.nan)
                     axes.stairs(shares, edges, baseline=None, label=name, **looks)
                 unit_interval(axes)
                 axes.set_title(f"{title}, {GATE_NAMES[gate]}")
             row[0].set_ylabel("% of values")
-            row[0].set_ylim(bottom=0)
+            row[0].set_ylim(0, row[0].get_ylim()[1] * 1.08)
         for axes in grid[-1]:
             axes.set_xlabel("gate value")
         handles, names = grid[0, 0].get_legend_handles_labels()
@@ -93,6 +115,8 @@ def draw_layers(runs: Mapping[str, Layers], mode: str) -> "Figure":
 def draw_sigmoid(runs: Mapping[str, Layers], mode: str) -> "Figure":
     """The paper's Figure 2: the sigmoid, flat below 0.1 and above 0.9, over the share of each run's gates there.
 
+    If all gates are 0 or 1, it is a step instead.
+
     Args:
         runs: summaries of statistics by run name.
         mode: evaluation or training, in words.
@@ -101,24 +125,39 @@ def draw_sigmoid(runs: Mapping[str, Layers], mode: str) -> "Figure":
         height = 0.42 * 2 * len(runs) + 0.9
         figure = new_figure(8.0, 3.2 + height)
         curve, bars = figure.subplots(2, 1, height_ratios=[3.0, height])
-        for low, high, is_flat in ((-_REACH, -_EDGE, True), (-_EDGE, _EDGE, False), (_EDGE, _REACH, True)):
-            x = np.linspace(low, high, 200)
-            curve.plot(x, 1 / (1 + np.exp(-x)), color=_DARK, linewidth=4.0 if is_flat else 1.5, clip_on=False)
-            if is_flat:
-                curve.axvspan(low, high, color=_LIGHT, alpha=0.5, linewidth=0)
-        for middle in (-4.1, 4.1):
-            curve.text(middle, 0.5, "saturated:\na change of a\nchanges little", ha="center", va="center")
-        curve.set(xlim=(-_REACH, _REACH), ylim=(0, 1), xlabel="pre-activation a", ylabel="gate σ(a)")
-        curve.set_yticks([0, 0.1, 0.5, 0.9, 1])
+        is_step = all(is_binary(layers, gate) for layers in runs.values() for gate in ("input", "forget"))
+        (_draw_step if is_step else _draw_curve)(curve)
+        curve.set(xlim=(-_REACH, _REACH), ylim=(0, 1), xlabel="pre-activation a")
         names = [f"{name}\n{GATE_NAMES[gate]}" for name in runs for gate in ("input", "forget")]
         shares = [_shares(layers, gate) for layers in runs.values() for gate in ("input", "forget")]
         for at, each in enumerate(shares):
             _draw_thirds(bars, at, [part.sum() for part in np.split(each, [10, 90])])
         bars.set_yticks(range(len(names)), names)
         bars.invert_yaxis()
-        bars.set(xlim=(0, 100), xlabel="% of values: below 0.1 (dark), between (grey), above 0.9 (hatched)")
+        told = "0 (dark), 1 (hatched)" if is_step else "below 0.1 (dark), between (grey), above 0.9 (hatched)"
+        bars.set(xlim=(0, 100), xlabel=f"% of values: {told}")
         figure.suptitle(f"all layers; {mode}", fontsize=10)
     return figure
+
+
+def _draw_curve(axes: "Axes") -> None:
+    for low, high, is_flat in ((-_REACH, -_EDGE, True), (-_EDGE, _EDGE, False), (_EDGE, _REACH, True)):
+        x = np.linspace(low, high, 200)
+        axes.plot(x, 1 / (1 + np.exp(-x)), color=_DARK, linewidth=4.0 if is_flat else 1.5, clip_on=False)
+        if is_flat:
+            axes.axvspan(low, high, color=_LIGHT, alpha=0.5, linewidth=0)
+    for middle in (-4.1, 4.1):
+        axes.text(middle, 0.5, "saturated:\na change of a\nchanges little", ha="center", va="center")
+    axes.set_ylabel("gate σ(a)")
+    axes.set_yticks([0, 0.1, 0.5, 0.9, 1])
+
+
+def _draw_step(axes: "Axes") -> None:
+    axes.plot([-_REACH, 0, 0, _REACH], [0, 0, 1, 1], color=_DARK, linewidth=4.0, clip_on=False)
+    for middle, what in ((-_REACH / 2, "closed"), (_REACH / 2, "open")):
+        axes.text(middle, 0.5, what, ha="center", va="center")
+    axes.set_ylabel("gate 1[a ≥ 0]")
+    axes.set_yticks([0, 1])
 
 
 def _draw_thirds(axes: "Axes", at: float, shares: Sequence[float]) -> None:

@@ -4,19 +4,34 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from g2lstm.look.pictures.style import GATE_NAMES, colour_bar, draw_cells, heat_colours, new_figure, short, styled
-from g2lstm.tasks.reading import LayerReading, Reading
+from g2lstm.look.pictures.style import (
+    COLOURS,
+    GATE_NAMES,
+    RULE,
+    colour_bar,
+    draw_cells,
+    heat_colours,
+    new_figure,
+    short,
+    styled,
+)
+from g2lstm.look.switches import Timelines
+from g2lstm.runs.records import Explained
+from g2lstm.tasks.reading import Floats, LayerReading, Reading
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.collections import QuadMesh
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 MAX_WORDS = 120  # drawn of a text
 _WORDS_IN_LINE = 17
 _WORD, _ROW = 0.56, 0.34  # inches for a word and for a row of cells
 _DARK = 44 / 65  # above this, white is easier to read than black; the colour scale has 65 steps
+_UNITS, _LINE = 40, 0.13  # in a picture of binary gates, and inches for each
 _LABELS = 30  # in a picture of units, only some words of a longer text are written
 
 
@@ -77,6 +92,8 @@ def _draw_line(axes: "Axes", reading: Reading, side: str, gates: Sequence[str], 
 def draw_units(layers: Mapping[str, LayerReading], words: Sequence[Sequence[str]], mode: str) -> "Figure":
     """Every unit of one layer at each word: three gates side by side, one run above the other, units sorted by mean.
 
+    Of a gate that is 0 or 1, the units that switch most, each in a row with the words at which it is open filled.
+
     Args:
         layers: readings of the same layer by run name.
         words: the tokens that each of them read.
@@ -84,24 +101,83 @@ def draw_units(layers: Mapping[str, LayerReading], words: Sequence[Sequence[str]
     """
     with styled():
         labels = min(max(map(len, words)), _LABELS)
-        figure = new_figure(max(9.0, 3 * (0.16 * labels + 0.5) + 1.2), 3.9 * len(layers) + 0.4)
-        grid = figure.subplots(len(layers), 3, squeeze=False)
+        heights = [_height(layer) for layer in layers.values()]
+        figure = new_figure(max(9.0, 3 * (0.16 * labels + 0.5) + 1.2), sum(heights) + 0.4)
+        grid = figure.subplots(len(layers), 3, squeeze=False, height_ratios=heights)
+        image = None
         for row, (name, layer), tokens in zip(grid, layers.items(), words, strict=True):
             for axes, gate in zip(row, GATE_NAMES, strict=True):
                 values = getattr(layer, gate)[:MAX_WORDS]
-                steps, units = values.shape
-                by_mean = values[:, values.mean(0).argsort()].T
-                image = axes.imshow(
-                    by_mean, cmap=heat_colours(), vmin=0, vmax=1, aspect="auto", interpolation="nearest"
-                )
-                places = range(0, steps, -(-steps // _LABELS))
+                if (found := Timelines.of(values, _UNITS)) is not None:
+                    draw_rows(axes, found.is_open, [str(unit) for unit in found.units])
+                    kept = f"{len(found.units)} of {values.shape[1]} units"
+                    told = f"{kept}; {found.closed} stay closed, {found.open} stay open"
+                    axes.set_title(f"{GATE_NAMES[gate]}\n{told}", fontsize=10)
+                else:
+                    image = _draw_all_units(axes, values)
+                    axes.set_title(GATE_NAMES[gate])
+                places = range(0, len(values), -(-len(values) // _LABELS))
                 written = [short(tokens[place]) for place in places]
                 axes.set_xticks(list(places), written, rotation=90, fontsize=9)
-                axes.set_yticks([0, units - 1], ["1", str(units)])
                 axes.spines[:].set_visible(False)
-            row[0].set_ylabel(f"{name}\nunits, sorted by mean")
-        for axes, title in zip(grid[0], GATE_NAMES.values(), strict=True):
-            axes.set_title(title)
-        colour_bar(figure, image, grid[:, -1].tolist(), label="gate value", fraction=0.06, pad=0.02, aspect=25)
+            row[0].set_ylabel(f"{name}\nunits, sorted")
+        if image is not None:
+            colour_bar(figure, image, grid[:, -1].tolist(), label="gate value", fraction=0.06, pad=0.02, aspect=25)
         figure.suptitle(f"{next(iter(layers.values())).title}; {mode}", fontsize=10)
+    return figure
+
+
+def _height(layer: LayerReading) -> float:
+    """Inches for a run."""
+    found = [Timelines.of(getattr(layer, gate)[:MAX_WORDS], _UNITS) for gate in GATE_NAMES]
+    rows = [len(each.units) for each in found if each is not None]
+    return 1.5 + _LINE * max(*rows, 10) if rows else 3.9
+
+
+def _draw_all_units(axes: "Axes", values: Floats) -> "AxesImage":
+    by_mean = values[:, values.mean(0).argsort()].T
+    axes.set_yticks([0, len(by_mean) - 1], ["1", str(len(by_mean))])
+    return axes.imshow(by_mean, cmap=heat_colours(), vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+
+
+def draw_rows(axes: "Axes", is_open: npt.NDArray[np.bool_], labels: Sequence[str]) -> None:
+    """A row of cells for each unit, (units, T), filled where it is open."""
+    from matplotlib.collections import PolyCollection
+
+    for mask, colour in ((~is_open, RULE), (is_open, COLOURS[0])):
+        rows, columns = np.nonzero(mask)
+        corners = np.array([(-0.45, -0.38), (0.45, -0.38), (0.45, 0.38), (-0.45, 0.38)])
+        axes.add_collection(PolyCollection(np.stack([columns, rows], 1)[:, None] + corners, facecolor=colour))
+    axes.set_xlim(-0.5, is_open.shape[1] - 0.5)
+    axes.set_ylim(len(is_open) - 0.5, -0.5)
+    axes.set_yticks(range(len(labels)), labels, fontsize=8)
+    axes.tick_params(length=0)
+
+
+def draw_timelines(readings: Mapping[str, Reading], side: str, units: Mapping[str, Sequence[Explained]]) -> "Figure":
+    """Some units of each run at each word of a text: a cell is filled where the gate is open, 0.5 or more.
+
+    Args:
+        readings: of the same text, by run name.
+        side: whose words to show.
+        units: the units of each run that reads this side.
+    """
+    longest = min(max(len(reading.tokens[side]) for reading in readings.values()), MAX_WORDS)
+    counts = [len(units[name]) for name in readings]
+    with styled():
+        figure = new_figure(max(0.4 * longest + 4.0, 8.0), 0.24 * sum(counts) + 1.3 * len(counts) + 0.4)
+        panels = figure.subplots(len(readings), 1, squeeze=False, height_ratios=[count + 3 for count in counts])[:, 0]
+        for axes, (name, reading) in zip(panels, readings.items(), strict=True):
+            layers = {(layer.name, layer.direction): layer for layer in reading.layers}
+            own = [getattr(layers[one.name, one.direction], one.gate)[:MAX_WORDS, one.unit] for one in units[name]]
+            labels = [f"{one.title}, {one.gate[0]} {one.unit}: {one.feature}" for one in units[name]]
+            draw_rows(axes, np.stack(own) >= 0.5, labels)
+            axes.set_yticks(range(len(labels)), labels, fontsize=10)
+            words = [short(word) for word in reading.tokens[side][:MAX_WORDS]]
+            axes.set_xticks(range(len(words)), words, rotation=50, rotation_mode="anchor", ha="left")
+            axes.tick_params(length=0, top=False, bottom=False, labeltop=True, labelbottom=False)
+            axes.spines[:].set_visible(False)
+            axes.set_title(name, loc="left", fontweight="bold")
+        modes = " / ".join(dict.fromkeys(reading.mode for reading in readings.values()))
+        figure.suptitle(f"units that can be explained, filled where the gate is open; {modes}", fontsize=10)
     return figure

@@ -5,6 +5,8 @@ import { colourOf, css } from "./heat.js";
 
 const SQUARE = { least: 12, most: 16 }; // pixels, with the gap
 
+export const isBinary = (values) => values.every((value) => value === 0 || value === 1);
+
 export class Squares {
   /* `choose` is called with the number of a unit when it is clicked. */
   constructor(choose = () => {}) {
@@ -44,8 +46,10 @@ export class Squares {
     });
     const share = (test) => `${Math.round((100 * values.filter(test).length) / values.length)} %`;
     const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
-    const text = `${values.length} units: mean ${mean.toFixed(3)}, ${share((v) => v < 0.1)} closed (below 0.1), ` +
-      `${share((v) => v > 0.9)} open (above 0.9).`;
+    const text = isBinary(values)
+      ? `${values.length} units: ${share((v) => v === 0)} closed (0), ${share((v) => v === 1)} open (1).`
+      : `${values.length} units: mean ${mean.toFixed(3)}, ${share((v) => v < 0.1)} closed (below 0.1), ` +
+        `${share((v) => v > 0.9)} open (above 0.9).`;
     this.canvas.setAttribute("aria-label", `The ${gate} gate of ${text}`);
     return text;
   }

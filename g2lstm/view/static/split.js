@@ -58,6 +58,7 @@ export class SplitPanel {
         return [layer, plot];
       });
       this.plots.replaceChildren(...plots.flatMap(([layer, plot]) => [make("h3", { textContent: layer.title }), plot]));
+      this.plots.append(...drawExplained(this.answer.explained.filter((one) => !found.length || keyOf(one) === this.layer)));
       for (const [layer, plot] of plots) {
         await drawCompared(plotly, `split ${keyOf(layer)}`, plot, curvesOf(layer), layout());
       }
@@ -66,6 +67,28 @@ export class SplitPanel {
       if (error instanceof Gone) this.gone();
     }
   }
+}
+
+// A gate that is 0 or 1.
+function twoBars(gate, counts, whole) {
+  const [shares, at] = [[counts[0], counts.at(-1)].map((count) => (100 * count) / whole), GATES.indexOf(gate)];
+  const { name, line } = curveOf(gate);
+  return { type: "bar", name, x: [0.03 + 0.06 * at, 0.85 + 0.06 * at], y: shares, width: 0.05, marker: { color: line.color },
+    text: shares.map((share) => `${Math.round(share)} %`), textposition: "outside", cliponaxis: false,
+    hovertemplate: "%{y:.1f} %" };
+}
+
+// The units whose switching can be explained, with examples: the gate is open at the marked words.
+function drawExplained(units) {
+  if (!units.length) return [];
+  const rows = units.map((one) => {
+    const percent = (share) => `${Math.round(100 * share)} %`;
+    const texts = one.examples.map(({ tokens, open }) => make("p", {}, ...tokens.flatMap((token, place) =>
+      [open[place] ? make("mark", { textContent: token }) : token, " "])));
+    const said = `: open at ${percent(one.open_with)} of ${one.feature}, ${percent(one.open_without)} elsewhere`;
+    return make("li", {}, make("strong", { textContent: `${one.title}, ${one.gate} ${one.unit}` }), said, ...texts);
+  });
+  return [make("h3", { textContent: "Units that can be explained" }), make("ul", { className: "explained" }, ...rows)];
 }
 
 function layout() {
@@ -77,6 +100,7 @@ function curvesOf(layer) {
   return GATES.map((gate) => {
     const { counts } = layer.gates[gate];
     const whole = counts.reduce((sum, count) => sum + count, 0);
+    if (counts[0] + counts.at(-1) === whole && layer.gates[gate].distance_to_nearer_end === 0) return twoBars(gate, counts, whole);
     const wide = counts.length / BINS;
     const shares = Array.from({ length: BINS }, (_, bin) =>
       (100 * counts.slice(bin * wide, (bin + 1) * wide).reduce((sum, count) => sum + count, 0)) / whole);

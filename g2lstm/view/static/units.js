@@ -3,8 +3,9 @@
 import { colour, make } from "./dom.js";
 import { GATES, LETTERS } from "./heat.js";
 import { CONFIG, curveOf, drawCompared, layoutOf } from "./plot.js";
+import { Raster } from "./raster.js";
 import { loadPlotly, units as askUnits } from "./server.js";
-import { Squares } from "./squares.js";
+import { isBinary, Squares } from "./squares.js";
 
 const BINS = 20;
 let panels = 0;
@@ -18,6 +19,7 @@ export class UnitsPanel {
     this.squares = new Squares((unit) => change({ unit: String(unit) }));
     this.sorted = make("input", { type: "checkbox" });
     this.unit = make("input", { type: "number", min: 0, step: 1, className: "number" });
+    this.raster = new Raster(change);
     this.histogram = make("div", { className: "plot" });
     this.trace = make("div", { className: "plot" });
     this.message = make("p", { className: "quiet", role: "status" });
@@ -35,7 +37,7 @@ export class UnitsPanel {
     const bar = make("div", { className: "line" }, this.gates,
       make("label", { className: "check" }, this.sorted, " sorted"), make("label", {}, "Unit ", this.unit), close);
     this.element = make("section", { className: "units", hidden: true }, this.title, bar, this.message, this.summary,
-      this.squares.canvas, this.histogram, this.trace);
+      this.squares.canvas, this.raster.element, this.histogram, this.trace);
     this.sorted.addEventListener("change", () => this.draw());
     this.unit.addEventListener("change", () => {
       const wanted = Math.min(Math.max(Math.round(Number(this.unit.value)), 0), this.count - 1);
@@ -62,6 +64,7 @@ export class UnitsPanel {
       this.answer = await askUnits({ ...question, position }, signal);
       this.key = key;
     }
+    this.position = position;
     this.title.textContent = `Units of “${this.answer.token}” in ${layer.title}`;
     this.draw();
     this.message.textContent = "";
@@ -82,6 +85,7 @@ export class UnitsPanel {
     const options = { sorted: this.sorted.checked, marked: this.unit.value === "" ? null : Number(this.unit.value) };
     const values = this.answer.values[this.gate];
     this.summary.textContent = this.squares.draw(values, this.gate, { width: this.element.clientWidth, ...options });
+    this.raster.draw(this.answer.timelines[this.gate], this.answer.tokens, this.position, this.unit.value);
   }
 
   async plot(plotly, along, position, unit) {
@@ -91,12 +95,17 @@ export class UnitsPanel {
     const centres = counts.map((_, bin) => (bin + 0.5) / BINS);
     const bars = { type: "bar", x: centres, y: counts, width: 1 / BINS, marker: { color: colour("accent") },
       hovertemplate: "%{y:.1f} %<extra></extra>" };
+    if (isBinary(values)) {
+      bars.text = counts.map((count, bin) => (bin % (BINS - 1) ? "" : `${Math.round(count)} %`));
+      bars.textposition = "inside";
+    }
     await drawCompared(plotly, "units", this.histogram, [bars], layoutOf(`${this.gate} gate`, "% of units", [0, 1]));
     this.trace.hidden = !along;
     if (!along) return plotly.purge(this.trace);
     const places = along.tokens.map((_, place) => place);
     const curves = GATES.map((gate) => ({ ...curveOf(gate, gate === this.gate), mode: "lines+markers", x: places,
       y: along.values[gate], text: along.tokens.map(plain), hovertemplate: "%{text}: %{y:.4f}" }));
+    for (const curve of curves) if (isBinary(curve.y)) Object.assign(curve, { mode: "lines", line: { ...curve.line, shape: "hvh" } });
     const layout = layoutOf("", `unit ${unit}`, null, [-0.03, 1.03]);
     const names = along.tokens.map((token) => plain(cut(token)));
     Object.assign(layout.xaxis, { tickvals: places, ticktext: names, tickangle: -60 });
