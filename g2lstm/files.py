@@ -48,6 +48,16 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not a number")
 
 
+def in_order(content: bytes) -> bytes:
+    """The content of a safetensors file with sorted metadata: the library writes them in a new order every time."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    facts = dict(sorted(header.pop("__metadata__", {}).items()))
+    text = json.dumps({"__metadata__": facts} | header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # so that the tensors stay aligned
+    return len(text).to_bytes(8, "little") + text + content[end:]
+
+
 @contextmanager
 def write_atomically(path: Path) -> Iterator[BinaryIO]:
     """Opens a new file that gets the name `path` only once it is complete; an error leaves no trace of it.

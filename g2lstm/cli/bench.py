@@ -1,10 +1,12 @@
 """`g2lstm bench`: measurements against named peers."""
 
+import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from g2lstm.cli.progress import bar
+from g2lstm.cli.progress import Bar, bar
 from g2lstm.cli.shared import Json, console, print_json, say, table
 from g2lstm.errors import G2Error
 
@@ -15,6 +17,8 @@ Rounds = Annotated[
     int, typer.Option(min=1, help="Minimum number of interleaved rounds; the tables show medians over them.")
 ]
 
+JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per row, as they are measured.")]
+
 app = typer.Typer(
     help="Measure speed and memory against named peers, in interleaved rounds of one process.", no_args_is_help=True
 )
@@ -23,10 +27,16 @@ app = typer.Typer(
 @app.command()
 def layer(
     shape: Annotated[list[str] | None, typer.Option(help="T,B,I,H such as 35,20,200,200; repeatable.")] = None,
-    rounds: Rounds = 11,
-    as_json: Json = False,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Interleaved rounds; if not given, as many as three minutes allow.")
+    ] = None,
+    memory: Annotated[bool, typer.Option("--memory", help="Also measure memory, in fresh processes.")] = False,
+    as_json: JsonLines = False,
 ) -> None:
-    """Measure one layer: each backend of G2LSTM against torch.nn.LSTM, and training of G2GRU against torch.nn.GRU."""
+    """Measure one layer: each backend of G2LSTM against torch.nn.LSTM, and training of G2GRU against torch.nn.GRU.
+
+    The table of each shape appears as soon as it is measured; Ctrl-C keeps what is there.
+    """
     shapes = []
     for text in shape or ():
         sizes = [int(part) for part in text.split(",") if part.isascii() and part.isdecimal()]
@@ -37,7 +47,7 @@ def layer(
     from g2lstm.lab.bench.train import SHAPES, measure_layer
 
     with bar() as show:
-        print_reports(as_json, measure_layer(shapes or SHAPES, rounds, show))
+        _print_as_they_come(as_json, measure_layer(shapes or SHAPES, rounds, memory, show), show)
 
 
 @app.command()
@@ -50,14 +60,31 @@ def train(rounds: Rounds = 7, as_json: Json = False) -> None:
 
 
 @app.command()
-def infer(rounds: Rounds = 15, as_json: Json = False) -> None:
-    """Measure inference: stacks of LSTM layers step by step at batch 1, against other runtimes."""
+def infer(rounds: Rounds = 15, as_json: JsonLines = False) -> None:
+    """Measure inference: stacks of LSTM layers step by step at batch 1, against other runtimes.
+
+    The table of each stack appears as soon as it is measured; Ctrl-C keeps what is there.
+    """
     from g2lstm.lab.bench import infer as bench
     from g2lstm.nn.kernel import find
 
     with bar() as show:
-        report = bench.measure_stacks(rounds, bench.STACKS, show)
-    print_reports(as_json, report, kernel=find().description)
+        reports = bench.measure_stacks(rounds, bench.STACKS, show)
+        _print_as_they_come(as_json, reports, show, kernel=find().description)
+
+
+def _print_as_they_come(as_json: bool, reports: "Iterable[Report]", show: Bar, **facts: object) -> None:
+    """Prints each table when it is measured, or each of its rows as an object on a line of its own."""
+    import torch
+
+    for report in reports:
+        with show.aside():
+            if as_json:
+                for row in report.rows:
+                    print_json({"threads": torch.get_num_threads(), **facts, **row})
+                sys.stdout.flush()
+            else:
+                print_reports(False, report)
 
 
 def print_reports(as_json: bool, *reports: "Report", **facts: object) -> None:

@@ -30,8 +30,8 @@ HELP = "\n\n".join(
         "applies to all groups.",
         "Groups: gates, the matrices of the input and forget gates; cell, the matrices of the output gate and the "
         "candidate; plain, both in torch's own layers; embedding, including a softmax that is tied to it; softmax, if "
-        "it has weights of its own; linear, all other linear layers. Biases and groups that are not named stay as they "
-        "are.",
+        "it has weights of its own; linear, all other linear layers and attention. Biases and groups that are not "
+        "named stay as they are.",
         "Operations: round:R rounds to multiples of R; round:R,clip:C also clips to ±C; int8, int6, int3 and int2 "
         "store that many bits per weight and a scale per row; levels:K stores K levels and a scale per row, levels:3 "
         "in 1.6 bits; int4 stores four bits per weight and a scale per 32 columns; int2,group:64 stores a scale per "
@@ -43,6 +43,7 @@ HELP = "\n\n".join(
         'wins: "int8; layers.0: gates=levels:5; *.weight_ih_l0: keep".',
         "A SPEC can also be the name of a preset:",
         "\n".join(f"  {name:<16} {text}" for name, text in PRESETS.items()),
+        "small is the best without training; tiny, two bits per weight, needs --finetune.",
         "Few bits cost little after a short finetune: --finetune EPOCHS trains with the weights as they will be "
         "stored, at a quarter of the recipe's learning rate, and keeps the best validation. Ctrl-C saves the state and "
         "exits with code 130; --resume continues from there.",
@@ -51,7 +52,7 @@ HELP = "\n\n".join(
         "size. (For a translation model, it is the perplexity of the references.) It prints the curve that it found, "
         "and the spec. A search that was stopped continues with the same command: RUN/search.json keeps what was "
         "measured, for other bounds too.",
-        "Examples: `g2lstm compress runs/ptb-small small`, `g2lstm compress runs/ptb-small int2 --finetune 2`, "
+        "Examples: `g2lstm compress runs/ptb-small small`, `g2lstm compress runs/ptb-small tiny --finetune 2`, "
         "`g2lstm compress runs/ptb-small --max-loss 0.5%`, "
         '`g2lstm compress runs/ptb-small "gates=round:0.2,clip:0.4; cell=int8"`',
     ]

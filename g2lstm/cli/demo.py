@@ -14,8 +14,8 @@ from g2lstm.errors import G2Error
 
 PRESET = "small"
 _WINDOWS = 100  # of the validation text, in which to count gates
-_NEXT = """With your own text, in a folder that holds train.txt, valid.txt and test.txt:
-  g2lstm train embedded --set data.path=FOLDER --out runs/mine
+_NEXT = """With your own text:
+  g2lstm train my.txt --out runs/mine
   g2lstm compress runs/mine small
   g2lstm view runs/mine
 In your own script: g2lstm.convert_(model) before training, g2lstm.freeze_(model) after."""
@@ -55,7 +55,8 @@ def demo(
         tell(f"found the results of an earlier demo in {out}; choose another folder with --out to run it again")
     else:
         report.unlink(missing_ok=True)  # what it shows is about to change
-        for run, reason in (failures := carry_out(jobs)).items():
+        together = sum(job.recipe.train.minutes or 0 for job in jobs) or None
+        for run, reason in (failures := carry_out(jobs, minutes=together)).items():
             tell(f"{run} failed: {reason}")
         if failures:
             raise typer.Exit(2)

@@ -1,12 +1,13 @@
 """`g2lstm eval`: the score of a run."""
 
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from g2lstm.cli.progress import bar
-from g2lstm.cli.shared import Beam, DataDir, EvalGate, Json, LengthPenalty, Run, print_json, say
+from g2lstm.cli.shared import Beam, DataDir, EvalGate, Json, LengthPenalty, Run, print_json, say, usable
 
 
 def evaluate(
@@ -21,6 +22,11 @@ def evaluate(
     ] = False,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
+    source: Annotated[
+        Path | None, typer.Option(help="A file to translate, instead of a split.", callback=usable)
+    ] = None,
+    reference: Annotated[Path | None, typer.Option(help="Its translation by people.", callback=usable)] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the translations to this file.", callback=usable)] = None,
     eval_gate: EvalGate = None,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -30,7 +36,8 @@ def evaluate(
     Compare perplexities only between models with the same tokenizer; bits per character compare all of them, if they
     know the same words.
 
-    The cache options are for language models, --beam and --length-penalty for translation.
+    The cache options are for language models, --beam, --length-penalty, --source, --reference and --save for
+    translation. Scores of splits are kept in the run's result.json, those of other files are not.
 
     Examples: `g2lstm eval runs/ptb-small --split test --cache`, `g2lstm eval runs/multi30k-small --split test`
     """
@@ -47,6 +54,9 @@ def evaluate(
         tune_cache=tune_cache,
         beam=beam,
         length_penalty=length_penalty,
+        source=source,
+        reference=reference,
+        save=save,
         data_dir=data_dir,
     )
     trained = load(run)
@@ -64,7 +74,8 @@ def evaluate(
         )
     else:
         scores = f"BLEU {result['bleu']:.2f}, chrF {result['chrf']:.2f}"
-        say(f"{run}: {scores} on {split}, {result['sentences']:,} sentences")
+        on = split if source is None else source
+        say(f"{run}: {scores} on {on}, {result['sentences']:,} sentences")
     if not as_json:
         signatures = {
             "trained_on": "trained on ",
@@ -75,4 +86,5 @@ def evaluate(
         for name, words in signatures.items():
             if name in result:
                 say(f"{words}{result[name]}")
-    trained.run.add_result(result)
+    if source is None:
+        trained.run.add_result(result)

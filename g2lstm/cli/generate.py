@@ -1,18 +1,27 @@
 """`g2lstm generate`: text from a language model."""
 
-from typing import Annotated
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from g2lstm.cli.quick import open_quickly
 from g2lstm.cli.shared import Run, put, tell
+
+if TYPE_CHECKING:
+    from g2lstm.tasks.lm.trained import TrainedLanguageModel
 
 
 def generate(
     run: Run,
-    prompt: Annotated[str, typer.Option(help="The beginning of the text.")] = "",
+    prompt: Annotated[str, typer.Option(help="The beginning of the text; - reads it from standard input.")] = "",
     tokens: Annotated[int, typer.Option(min=1, help="The number of tokens to add.")] = 50,
     temperature: Annotated[
-        float, typer.Option(help="Below 1 is safer, above 1 wilder; 0 always takes the likeliest token.")
+        float,
+        typer.Option(
+            help="Below 1, likely tokens become likelier; above 1, unlikely ones do. 0 always takes the likeliest."
+        ),
     ] = 1.0,
     top_k: Annotated[int | None, typer.Option(help="Draw only from the K likeliest tokens.")] = None,
     top_p: Annotated[
@@ -20,19 +29,36 @@ def generate(
     ] = 1.0,
     seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Make the draw repeatable.")] = None,
     allow_unknown: Annotated[bool, typer.Option("--allow-unknown", help="Let the model produce <unk>.")] = False,
+    detokenize: Annotated[
+        str | None,
+        typer.Option(metavar="de|en", help="Join what a tokenizer split, by the rules of this language."),
+    ] = None,
 ) -> None:
     """Continue a prompt with a language model.
 
     Example: `g2lstm generate runs/ptb-small --prompt "the company said" --temperature 0.8`
     """
-    from g2lstm.runs.trained import load_as
-    from g2lstm.tasks.recipes import LM
+    from g2lstm.runtime.detokenize import check_language
+    from g2lstm.runtime.detokenize import detokenize as plain
+    from g2lstm.runtime.language import LanguageModel
     from g2lstm.text.tokenize import UNK
 
-    trained = load_as(LM, run)
+    if detokenize is not None:
+        check_language(detokenize)
+    if prompt == "-":
+        prompt = sys.stdin.read().removesuffix("\n")
+    trained = open_quickly(run, LanguageModel) or _with_torch(run)
     tokenizer = trained.tokenizer
     words = dict.fromkeys(prompt.split())
     if unknown := [word for word in words if word != UNK and tokenizer.encode(word) == [tokenizer.unk_id]]:
         tell(f"g2lstm: not in the vocabulary, so read as {UNK}: {', '.join(unknown)}")
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    put(trained.generate(prompt, tokens=tokens, allow_unknown=allow_unknown, **options))  # type: ignore[arg-type]
+    text = trained.generate(prompt, tokens=tokens, allow_unknown=allow_unknown, **options)  # type: ignore[arg-type]
+    put(text if detokenize is None else "\n".join(plain(line, detokenize) for line in text.split("\n")))
+
+
+def _with_torch(run: Path) -> "TrainedLanguageModel":
+    from g2lstm.runs.trained import load_as
+    from g2lstm.tasks.recipes import LM
+
+    return load_as(LM, run)

@@ -17,10 +17,14 @@ from g2lstm.cli import (
     gates,
     generate,
     info,
+    init,
+    recipe,
     report,
+    score,
     study,
     train,
     translate,
+    verify,
     view,
 )
 from g2lstm.cli.progress import preparing_shown
@@ -35,15 +39,18 @@ app = typer.Typer(
     help="LSTMs whose gates learn to be 0 or 1: train, score, compress and use them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 app.command("demo")(demo.demo)
 app.add_typer(data.app, name="data")
 app.command("train")(train.train)
+app.command("init")(init.init)
+app.add_typer(recipe.app, name="recipe")
 app.command("eval")(evaluate.evaluate)
+app.command("verify")(verify.verify)
 app.command("compress", help=compress.HELP)(compress.compress)
 app.command("generate")(generate.generate)
 app.command("translate")(translate.translate)
+app.command("score")(score.score)
 app.command("export")(export.export)
 app.command("gates")(gates.gates)
 app.command("view")(view.view)

@@ -3,10 +3,18 @@
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from g2lstm.cli.shared import error_console, safe, say, tell
 
@@ -19,27 +27,46 @@ _PREPARING = logging.getLogger("g2lstm.text")
 _SECONDS_BETWEEN_LINES = 30.0  # in a log, where no bar can be drawn
 
 
-@contextmanager
-def bar() -> Iterator[Callable[[str, int, int], None]]:
-    """A function that shows what is being done, how much of it is done, and the total.
+class Bar:
+    """Shows what is being done, how much of it is done, the total, and the time left.
 
     Nothing is drawn before its first call, nor where standard error is not a terminal.
     """
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = error_console()
-    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    tasks = {}
 
-    def show(what: str, done: int, total: int) -> None:
-        if what not in tasks:
-            tasks[what] = progress.add_task(safe(what), total=total)
-            progress.start()
-        progress.update(tasks[what], completed=done, total=total)
+    def __init__(self) -> None:
+        texts = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+        console = error_console()
+        self._progress = Progress(
+            *texts, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+        )
+        self._tasks: dict[str, TaskID] = {}
 
-    try:
-        yield show
-    finally:
-        _stop(progress)
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Draws."""
+        if what not in self._tasks:
+            self._tasks[what] = self._progress.add_task(safe(what), total=total)
+            self._progress.start()
+        self._progress.update(self._tasks[what], completed=done, total=total)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Nothing is drawn within, so that other things can be printed."""
+        is_drawn = self._progress.live.is_started
+        _stop(self._progress)
+        yield
+        if is_drawn:
+            self._progress.start()
+
+    def close(self) -> None:
+        """Removes it from the screen."""
+        _stop(self._progress)
+
+
+@contextmanager
+def bar() -> Iterator[Bar]:
+    """A bar that disappears in the end."""
+    with closing(Bar()) as made:
+        yield made
 
 
 def _stop(progress: Progress) -> None:
@@ -90,9 +117,10 @@ def preparing_shown() -> Iterator[None]:
 
 
 def scores_in_words(scores: Mapping[str, float]) -> str:
-    """BLEU, if there is one, and perplexity."""
+    """BLEU, if there is one, perplexity, and bits per character, if they are known."""
     bleu = f"BLEU {scores['bleu']:.2f}, " if "bleu" in scores else ""
-    return f"{bleu}perplexity {scores['perplexity']:.2f}"
+    bits = f", {scores['bits_per_character']:.3f} bits per character" if "bits_per_character" in scores else ""
+    return f"{bleu}perplexity {scores['perplexity']:.2f}{bits}"
 
 
 class TrainingBar:
@@ -112,7 +140,7 @@ class TrainingBar:
         )
         self.bar = Progress(*columns, console=error_console(), speed_estimate_period=120, disable=not is_shown)
         self.task = self.bar.add_task("training", total=1.0, state="")
-        self.title = ""  # stands before the epoch
+        self.title = ""  # stands before the bar
         self._smooth: float | None = None
         self._next_line = 0.0
 
@@ -128,11 +156,12 @@ class TrainingBar:
         seconds = progress.seconds - progress.validating_seconds
         perplexity = f"perplexity {math.exp(min(self._smooth, 99)):,.1f}"  # another digit would say no more
         state = f"{perplexity}, {progress.tokens / max(seconds, 1e-9):,.0f} tokens/s"
-        epoch = f"{self.title}epoch {progress.epoch + 1}"
-        self.bar.update(self.task, completed=share, description=safe(epoch), state=state)
+        state = f"of the training, epoch {progress.epoch + 1}, {state}"  # the percentage stands before it
+        self.bar.update(self.task, completed=share, description=safe(self.title or "training"), state=state)
         if not self.bar.console.is_terminal and progress.seconds >= self._next_line:
             self._next_line = progress.seconds + _SECONDS_BETWEEN_LINES
-            self.on_message(f"{epoch}, {share:.0%}: {state}, {seconds * (1 / share - 1) / 60:.0f} minutes left")
+            left = f"{progress.seconds * (1 / share - 1) / 60:.0f} minutes left" if share else "just begun"
+            self.on_message(f"{f'{self.title}, ' if self.title else ''}{share:.0%} {state}, {left}")
 
     def on_validation(self, progress: "TrainingProgress", validation: "Validation", is_best: bool) -> None:
         """Prints the scores, and how binary the gates are."""
@@ -154,17 +183,18 @@ class StudyBar(TrainingBar):
         super().__init__()
         self.jobs = jobs
 
-    def on_stage(self, job: "Job", stage: str) -> None:
-        """Names the run and the stage, and estimates how long the rest will take."""
+    def on_stage(self, job: "Job", stage: str, is_new: bool = True) -> None:
+        """Names the run and the stage, and estimates how long the rest will take, unless it was said before."""
         number, stages = self.jobs.index(job), list(job.stages)
         here = sum(job.stages[each] for each in stages[stages.index(stage) :])
         left = here + sum(sum(later.stages.values()) for later in self.jobs[number + 1 :])
         text = f"run {number + 1} of {len(self.jobs)}, {job.run.name}"
-        self.title = f"{text}, "
+        self.title = text
         self.bar.start()
-        self.bar.reset(self.task, description=safe(f"{self.title}{stage}"), state="")
-        self._smooth, self._next_line = None, 0.0
-        self.on_message(f"{text}: {stage}" + (f"; about {duration(left)} left in all" if left else ""))
+        self.bar.reset(self.task, description=safe(f"{self.title}, {stage}"), state="")
+        self._smooth, self._next_line = None, self._next_line if not is_new else 0.0
+        if is_new:
+            self.on_message(f"{text}: {stage}" + (f"; about {duration(left)} left in all" if left else ""))
 
     def on_share(self, share: float) -> None:
         """Moves the bar of a measurement."""

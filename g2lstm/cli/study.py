@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from g2lstm.lab.study.table import StudyTable
 
 
-def carry_out(jobs: "list[Job]", data_dir: Path | None = None) -> dict[str, str]:
+def carry_out(jobs: "list[Job]", data_dir: Path | None = None, minutes: float | None = None) -> dict[str, str]:
     """Carries out the jobs with a progress bar; returns why some failed, by run. Exits with 130 if interrupted."""
     from g2lstm.lab.study.runner import carry_out as do
     from g2lstm.training.environment import Interrupted
@@ -29,7 +29,7 @@ def carry_out(jobs: "list[Job]", data_dir: Path | None = None) -> dict[str, str]
             raise G2Error(job.problem)
     try:
         with closing(StudyBar(jobs)) as watcher:
-            return do(jobs, watcher, data_dir)
+            return do(jobs, watcher, data_dir, minutes)
     except (Interrupted, KeyboardInterrupt) as stopped:
         tell(f"{str(stopped) or 'interrupted; finished measurements are kept'}; the same command continues")
         raise typer.Exit(130) from None

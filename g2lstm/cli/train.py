@@ -1,4 +1,4 @@
-"""`g2lstm train`: from a recipe to a run directory."""
+"""`g2lstm train`: from a recipe, or a text alone, to a run directory."""
 
 import os
 import shlex
@@ -17,17 +17,25 @@ if TYPE_CHECKING:
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a shipped recipe; `list` shows these.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            help="Your own text, as a file or a folder with train.txt; or a recipe file, or the name of a shipped "
+            "recipe, which `list` shows.",
+            metavar="TEXT|RECIPE",
+        ),
+    ],
     overrides: Set = None,
     out: Annotated[Path | None, typer.Option(help="The run directory; runs/NAME by default.", callback=usable)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run if it has already begun.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Train a model from a recipe into a run directory.
+    """Train a model on your own text, or from a recipe, into a run directory.
 
-    Ctrl-C saves the state and exits with code 130; --resume continues from there.
+    For a text, it chooses the settings, and splits off a validation and a test text if there are none; `g2lstm init`
+    writes these settings into a recipe. Ctrl-C saves the state and exits with code 130; --resume continues from there.
 
-    Examples: `g2lstm train ptb-small`, `g2lstm train my.toml --set model.method=sigmoid --resume`
+    Examples: `g2lstm train my.txt --set train.minutes=10`, `g2lstm train my.toml --set model.method=sigmoid --resume`
     """
     from g2lstm.recipes.files import shipped_recipes
     from g2lstm.tasks.recipes import load_recipe

@@ -27,11 +27,12 @@ _KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){0,9}")
 _DISCARDS = {
     "data.name": ["data.path"],
     "data.path": ["data.name"],
+    "data.tokenizer": ["data.vocabulary"],
     "model.method": ["model.tau", "model.eval_gate", "train.gates"],
     "train.batch_size": ["train.batch_tokens"],
     "train.batch_tokens": ["train.batch_size"],
 }
-_DEFAULTS = {"model.method": GateSection.model_fields["method"].default}
+_DEFAULTS = {"data.tokenizer": "bpe", "model.method": GateSection.model_fields["method"].default}
 
 
 def shipped_recipes() -> dict[str, str]:
@@ -44,6 +45,19 @@ def read_tables(name_or_path: str | Path) -> dict[str, Any]:
     """What a recipe says; only the version and the last line of a run's recipe are checked."""
     source = str(name_or_path)
     return parse_tables(_read(source), source)
+
+
+def is_own_text(source: str) -> bool:
+    """Whether this is a text or a folder with texts, rather than a recipe."""
+    path = Path(os.path.expanduser(source))
+    if source in _shipped_files() or path.suffix == ".toml" or os.path.isfile(path / "recipe.toml"):
+        return False
+    if not os.path.isfile(path):
+        return os.path.isdir(path)
+    try:
+        return "task" not in tomllib.loads(read_bounded(path, MAX_BYTES).decode())  # a recipe by another name
+    except (G2Error, ValueError, RecursionError):
+        return True
 
 
 def recipe_to_toml(recipe: BaseModel) -> str:
@@ -84,8 +98,9 @@ def apply_overrides(tables: dict[str, Any], overrides: Sequence[str]) -> list[st
     """Sets keys in `tables`, in place, from texts such as `model.tau=0.5`, and returns what is wrong with them.
 
     If a key made sense only with the old value of another, it is dropped unless it is set too: `data.path` and
-    `data.name`, and `train.batch_size` and `train.batch_tokens`, exclude each other; `model.tau`, `model.eval_gate` and
-    `train.gates` belong to `model.method`, and an optimiser's settings to `train.optimizer.name`.
+    `data.name`, and `train.batch_size` and `train.batch_tokens`, exclude each other; `data.vocabulary` belongs to
+    `data.tokenizer`, `model.tau`, `model.eval_gate` and `train.gates` to `model.method`, and an optimiser's settings to
+    `train.optimizer.name`.
     """
     problems = []
     settings: dict[str, Any] = {}

@@ -9,7 +9,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 from g2lstm.compression.spec import Spec
 from g2lstm.errors import G2Error
 from g2lstm.nn.kind import DEFAULT_TAU, MIN_TAU, usual_eval_gate
-from g2lstm.text.datasets import SPLITS, data_set, fetch, own_folder
+from g2lstm.text.datasets import SPLITS, data_set, fetch
+from g2lstm.text.own import own_texts
 from g2lstm.text.tokenize import MIN_BPE_VOCABULARY
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
@@ -23,6 +24,7 @@ Temperature = Annotated[float, Field(ge=MIN_TAU)]
 DropProbability = Annotated[float, Field(ge=0, lt=1)]
 
 BINARY_START = 0.5
+USUAL_MINUTES = 10.0  # of training, if a recipe does not say when it ends
 
 _NEEDS = {
     "lm": "this data set is for translation; language modelling needs plain text, such as ptb",
@@ -36,7 +38,7 @@ def _can_be_a_folder(name: str) -> str:
     except RuntimeError:
         raise ValueError("there is no such user") from None
     if "\0" in name or len(str(path).encode()) > 4000 or any(len(part.encode()) > 255 for part in path.parts):
-        raise ValueError("no folder can have this name")
+        raise ValueError("no file or folder can have this name")
     return name
 
 
@@ -46,19 +48,34 @@ FolderName = Annotated[str, AfterValidator(_can_be_a_folder)]
 class Section(BaseModel):
     """A table of a recipe, immutable; unknown keys, text instead of numbers, and infinities are errors."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, validate_by_alias=True)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, validate_by_alias=True,
+        use_attribute_docstrings=True,
+    )  # fmt: skip
 
 
 class DataSection(Section):
-    """The data: a named set or a folder, and how text becomes tokens."""
+    """The data: a named set or your own, and how text becomes tokens."""
 
     task: ClassVar[str]
-    name: str | None = None  # of a data set; or
-    path: FolderName | None = Field(default=None, validate_default=True)  # a folder with the user's own files
-    tokenizer: Literal["word", "bpe"] = "word"  # words separated by white space, or byte-pair encoding
-    vocabulary: Vocabulary | None = Field(default=None, validate_default=True)  # the most tokens; by default all words
-    min_frequency: Count = 1  # words rarer than this become <unk>; pairs rarer than this are not merged
-    lowercase: bool = False  # convert the text to lower case first
+    usual_vocabulary: ClassVar[int]  # of sub-words
+    name: str | None = None
+    """The name of a data set, as `g2lstm data list` shows it. Give either this or `path`."""
+    path: FolderName | None = Field(default=None, validate_default=True)
+    """Your own text: for a language model a text file, or a folder with train.txt and perhaps valid.txt and test.txt;
+    for translation a folder with a file for each split and language, such as train.de."""
+    tokenizer: Literal["bpe", "word", "character"] = "bpe"
+    """What tokens are: sub-words, found by byte-pair encoding, which can write any text; words between white space; or
+    single characters. Words and characters that are not in the vocabulary become <unk>."""
+    vocabulary: Vocabulary | None = Field(default=None, validate_default=True)
+    """The largest number of tokens. Sub-words need at least 258; by default all words or characters count."""
+    min_frequency: Count = 2
+    """Words and characters rarer than this in the training text become <unk>; pairs of sub-words rarer than this are
+    not merged."""
+    lowercase: bool = False
+    """Convert the text to lower case first."""
+    is_tokenized: bool = False
+    """The text already has spaces between words and punctuation, so that sub-words are only split at spaces."""
 
     @property
     def endings(self) -> tuple[str, ...]:
@@ -67,11 +84,10 @@ class DataSection(Section):
 
     def files(self, data_dir: Path | None = None) -> Mapping[str, Any]:
         """The file, or pair of files, of each split; a named data set is fetched if necessary."""
-        folder = self._folder(data_dir)
+        if self.path is not None:
+            return own_texts(Path(self.path))
+        folder = fetch(str(self.name), data_dir)
         return {split: folder / f"{split}.txt" for split in SPLITS}
-
-    def _folder(self, data_dir: Path | None) -> Path:
-        return fetch(str(self.name), data_dir) if self.path is None else own_folder(Path(self.path), self.endings)
 
     @field_validator("name")
     @classmethod
@@ -90,7 +106,11 @@ class DataSection(Section):
     @field_validator("vocabulary")
     @classmethod
     def _is_enough(cls, vocabulary: int | None, others: ValidationInfo) -> int | None:
-        if others.data.get("tokenizer") == "bpe" and (vocabulary is None or vocabulary < MIN_BPE_VOCABULARY):
+        if others.data.get("tokenizer") != "bpe":
+            return vocabulary
+        if vocabulary is None:
+            return cls.usual_vocabulary
+        if vocabulary < MIN_BPE_VOCABULARY:
             raise ValueError(f'the tokenizer "bpe" needs a vocabulary of at least {MIN_BPE_VOCABULARY}, such as 8000')
         return vocabulary
 
@@ -98,14 +118,18 @@ class DataSection(Section):
 class GateSection(Section):
     """The gates: arguments of `G2LSTM`."""
 
-    # The paper's G², straight-through gates of 0 or 1, a plain LSTM, or a low temperature alone.
     method: Literal["gumbel", "binary", "sigmoid", "sharpened"] = "gumbel"
-    tau: Temperature | None = Field(default=None, validate_default=True)  # temperature; by default the method's own
-    noise_rate: Share = 0.2  # probability that a gate element gets noise
-    gates: Literal["if", "ifo"] = "if"  # which gates are pushed to 0 or 1
-    # How gates are computed in evaluation; by default the method's own.
+    """The paper's G², straight-through gates of 0 or 1, a plain LSTM, or a low temperature alone."""
+    tau: Temperature | None = Field(default=None, validate_default=True)
+    """The temperature of the gates; by default the method's own. Lower is closer to 0 or 1."""
+    noise_rate: Share = 0.2
+    """The probability that an element of a gate gets noise in training."""
+    gates: Literal["if", "ifo"] = "if"
+    """Which gates are pushed to 0 or 1: input and forget, or output too."""
     eval_gate: Literal["soft", "tempered", "hard"] = Field(default=None, validate_default=True)
-    weight_dropout: DropProbability = 0.5  # DropConnect on the recurrent weights
+    """How gates are computed in evaluation; by default the method's own way."""
+    weight_dropout: DropProbability = 0.2
+    """The share of recurrent weights that DropConnect leaves out of each update."""
 
     @field_validator("tau")
     @classmethod
@@ -122,13 +146,20 @@ class AdamW(Section):
     """AdamW with a one-cycle schedule: the learning rate rises, then falls, over the whole training."""
 
     name: Literal["adamw"] = "adamw"
-    lr: Positive = 3e-3  # the highest learning rate
-    weight_decay: NonNegative = 0.01  # decoupled
-    beta1: DropProbability = 0.9  # decay of the mean of gradients
-    beta2: DropProbability = 0.99  # decay of the mean of their squares
-    epsilon: Positive = 1e-8  # added to the denominator
-    warmup: DropProbability = 0.1  # share of the training during which the learning rate rises
-    final_lr: Share = 0.0  # the last learning rate, as a share of `lr`
+    lr: Positive = 3e-3
+    """The highest learning rate."""
+    weight_decay: NonNegative = 0.01
+    """How much weights shrink per update, as a share of the learning rate; not part of the gradient."""
+    beta1: DropProbability = 0.9
+    """The decay of the mean of gradients."""
+    beta2: DropProbability = 0.99
+    """The decay of the mean of their squares."""
+    epsilon: Positive = 1e-8
+    """A small number, added to the denominator."""
+    warmup: DropProbability = 0.1
+    """The share of the training during which the learning rate rises."""
+    final_lr: Share = 0.0
+    """The last learning rate, as a share of `lr`."""
 
 
 class NtAsgd(Section):
@@ -136,45 +167,66 @@ class NtAsgd(Section):
 
     name: Literal["ntasgd"] = "ntasgd"
     lr: Positive = 30.0
-    weight_decay: NonNegative = 1.2e-6  # added to the gradient
-    window: Count = 5  # how many validations without improvement set off the non-monotone trigger
-    start: Literal["sgd", "asgd"] = "sgd"  # average once triggered; or average from the start and stop when triggered
+    """The learning rate, which stays the same."""
+    weight_decay: NonNegative = 1.2e-6
+    """The share of each weight that is added to its gradient."""
+    window: Count = 5
+    """How many validations without improvement set off the non-monotone trigger."""
+    start: Literal["sgd", "asgd"] = "sgd"
+    """Average once triggered; or average from the start and stop when triggered."""
 
 
 class AdaDelta(Section):
     """AdaDelta, which needs no learning rate; the paper uses it for translation."""
 
     name: Literal["adadelta"] = "adadelta"
-    lr: Positive = 1.0  # a factor on its updates
-    rho: DropProbability = 0.95  # decay of the means of squares
-    epsilon: Positive = 1e-6  # added under the roots
-    weight_decay: NonNegative = 0.0  # added to the gradient
+    lr: Positive = 1.0
+    """A factor on its updates."""
+    rho: DropProbability = 0.95
+    """The decay of the means of squares."""
+    epsilon: Positive = 1e-6
+    """A small number, added under the roots."""
+    weight_decay: NonNegative = 0.0
+    """The share of each weight that is added to its gradient."""
 
 
 class GateCourse(Section):
     """Gates that change while training: plain at first, then those of the section `model`."""
 
-    start: DropProbability = BINARY_START  # the share of the training after which `model.method` begins
-    noise_rate: Share | None = None  # at that moment; it goes in a straight line to `model.noise_rate` at the end
-    tau: Temperature | None = None  # at that moment; it goes in a straight line to `model.tau`
+    start: DropProbability = BINARY_START
+    """The share of the training after which `model.method` begins."""
+    noise_rate: Share | None = None
+    """The noise rate at that moment; from there it goes in a straight line to `model.noise_rate` at the end."""
+    tau: Temperature | None = None
+    """The temperature at that moment; from there it goes in a straight line to `model.tau`."""
 
 
 class TrainSection(Section):
     """How to train, whatever the task."""
 
-    optimizer: AdamW | NtAsgd | AdaDelta = Field(default_factory=NtAsgd, discriminator="name")  # with its settings
-    epochs: Count | None = None  # the maximum number of passes over the training data
-    # Wall-clock budget that the schedule is fitted to; if epochs are given too, whichever ends first counts.
+    optimizer: AdamW | NtAsgd | AdaDelta = Field(default_factory=AdamW, discriminator="name")
+    """How weights are updated: `name` chooses, and each optimiser has settings of its own."""
+    epochs: Count | None = None
+    """The maximum number of passes over the training data."""
     minutes: Positive | None = Field(default=None, validate_default=True)
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 1  # of everything random
-    clip: NonNegative = 0.25  # maximum norm of the gradients; 0 for no clipping
-    patience: Count | None = None  # stop after this many validations without improvement; never if not given
-    checkpoint_minutes: Positive = 10.0  # how often to save the state between validations
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # fp16 only on a GPU, with a scaled loss
-    finetune_from: FolderName | None = None  # a run directory whose weights training starts from
-    compression: str | None = None  # a spec or preset: train with weights as it stores them, into a compressed run
-    # With the method "binary" this has its defaults unless given; others have their method from the first update on.
+    """The time to train for, validations included; the schedule is fitted to it. If `epochs` is given too, whichever
+    ends first counts; if neither is given, training takes 10 minutes."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
+    """The seed of everything random."""
+    clip: NonNegative = 1.0
+    """The maximum norm of the gradients; 0 for no clipping."""
+    patience: Count | None = None
+    """Stop after this many validations without improvement; never if not given."""
+    checkpoint_minutes: Positive = 10.0
+    """How often to save the state between validations, in minutes."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """The precision of matrix products; fp16 only on a GPU, with a scaled loss."""
+    finetune_from: FolderName | None = None
+    """A run directory whose weights training starts from."""
+    compression: str | None = None
+    """A compression spec or preset: train with weights as it stores them, into a compressed run."""
     gates: GateCourse | None = None
+    """A course for the gates. "binary" has the defaults of this section; other methods have none unless given."""
 
     @field_validator("optimizer", mode="before")
     @classmethod
@@ -195,9 +247,7 @@ class TrainSection(Section):
     @classmethod
     def _has_an_end(cls, minutes: float | None, others: ValidationInfo) -> float | None:
         # If `epochs` is wrong, it is absent here and has its own error.
-        if minutes is None and others.data.get("epochs", 0) is None:
-            raise ValueError("give train.epochs or train.minutes or both, so that training ends")
-        return minutes
+        return USUAL_MINUTES if minutes is None and others.data.get("epochs", 0) is None else minutes
 
 
 class ModelSection(GateSection):
@@ -213,6 +263,7 @@ class Recipe(Section):
     """Everything about one training run; each task has its own kind."""
 
     task: str
+    """What to train: a language model ("lm") or a translation model ("mt")."""
     data: DataSection
     model: ModelSection
     train: TrainSection

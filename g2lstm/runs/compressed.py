@@ -1,6 +1,7 @@
 """Compressed runs: `compress_run` makes a run directory with compressed weights, and reports what that changes."""
 
 import json
+import math
 import re
 import statistics
 import time
@@ -126,16 +127,22 @@ def silent(what: str, done: int, total: int) -> None:
 
 
 def interleaved(
-    jobs: Mapping[str, Callable[[], Any]], rounds: int, fill: float = 2.0, show: Show = silent
+    jobs: Mapping[str, Callable[[], Any]],
+    rounds: int,
+    fill: float = 2.0,
+    show: Show = silent,
+    most: float = math.inf,
 ) -> dict[str, list[float]]:
     """The seconds that each job took in each round; every round runs every job, so they share the same conditions.
 
-    A first round is not counted. Short jobs run in up to ten times as many rounds, until `fill` seconds have passed.
+    A first round is not counted. Short jobs run in up to ten times as many rounds, until `fill` seconds have passed;
+    long ones in fewer, but at least three, when `most` seconds have.
     """
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
     began = time.perf_counter()
     for turn in range(10 * rounds + 1):
-        if turn > rounds and time.perf_counter() - began > fill:
+        passed = time.perf_counter() - began
+        if (turn > rounds and passed > fill) or (turn > 3 and passed > most):
             break
         for name, job in jobs.items():
             start = time.perf_counter()

@@ -18,13 +18,14 @@ from torch import nn
 from g2lstm.compression.model import compress
 from g2lstm.compression.straight_through import preparations
 from g2lstm.errors import G2Error
-from g2lstm.files import read_bounded, write_atomically
+from g2lstm.files import in_order, read_bounded, write_atomically
 from g2lstm.recipes.files import read_tables, recipe_to_toml, seal, tables_hash
 from g2lstm.recipes.sections import Recipe
 from g2lstm.runs.records import MAX_BYTES, CompressionReport, GatesFile, MetricsLine, Result, Score
 from g2lstm.runs.weights import Weights, compressed_weights
 from g2lstm.runtime.weights import PLAIN
 from g2lstm.tasks.recipes import TASKS, parse_recipe, task_of
+from g2lstm.text.lines import sha256_of
 from g2lstm.text.tokenize import Tokenizer
 from g2lstm.version import __version__
 
@@ -86,7 +87,7 @@ class RunDirectory:
     @cached_property
     def recipe(self) -> Recipe:
         """The complete recipe."""
-        return parse_recipe(self._tables, source=str(self.recipe_file))
+        return parse_recipe(self._tables, source=str(self.recipe_file), is_run=True)
 
     @cached_property
     def recipe_hash(self) -> str:
@@ -119,7 +120,7 @@ class RunDirectory:
             content = compressed_weights(compress(model), prepared[0].spec, metadata)
         else:
             plain = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-            content = save(plain, metadata | {"version": str(PLAIN)})
+            content = in_order(save(plain, metadata | {"version": str(PLAIN)}))
         self._write(self.model_file, content)
         for unfinished in self.path.glob(f".{self.model_file.name}.*.tmp"):  # left by a process that was killed
             unfinished.unlink()
@@ -149,6 +150,11 @@ class RunDirectory:
         """What the file of weights says about their training, such as the checksum of the data."""
         with self.open_weights() as weights:
             return weights.facts
+
+    @property
+    def weights_id(self) -> str | None:
+        """Identifies the weights by sixteen hexadecimal digits; None if there are none."""
+        return sha256_of(self.model_file)[:16] if self.model_file.is_file() else None
 
     @property
     def compression(self) -> str | None:

@@ -79,6 +79,9 @@ class Score(Record):
     compressed: str | None = None
     recipe: str | None = None  # its hash; earlier versions wrote this and the next only in the signature
     data: str | None = None  # its name, and the beginnings of the checksums of its files
+    weights: str | None = None  # identifies the file of weights; this and the next two are for `verify`
+    tokenizers: str | None = None  # their fingerprints
+    machine: dict[str, str | int] | None = None  # what computed it
     bleu_signature: str | None = None
     chrf_signature: str | None = None
     signature: str

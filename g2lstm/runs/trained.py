@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from g2lstm.errors import G2Error
 from g2lstm.runs.directory import RunDirectory
+from g2lstm.runs.machine import machine
 from g2lstm.tasks.recipes import task_of
 from g2lstm.tasks.task import Task, TrainedT, without_memory
 from g2lstm.tasks.trained import Progress, Scoring, Trained
@@ -11,6 +13,8 @@ from g2lstm.tasks.trained import Progress, Scoring, Trained
 
 def load(run_dir: str | Path) -> Trained:
     """The trained model of a run directory, in evaluation mode, on the CPU."""
+    if not isinstance(run_dir, str | Path):
+        raise G2Error(f"load takes the path of a run directory, got {type(run_dir).__name__}")
     run = RunDirectory.open(Path(run_dir))
     return _load(task_of(run.recipe), run)
 
@@ -45,6 +49,12 @@ def score(
     found, run = trained.score_split(how, progress), trained.run
     spec = {} if compressed is None else {"compressed": compressed}
     # Signatures are for people; what programs compare goes beside them.
-    compared = {"recipe": run.recipe_hash, "data": found.facts["data"]}
+    compared = {
+        "recipe": run.recipe_hash,
+        "data": found.facts["data"],
+        "weights": run.weights_id,
+        "tokenizers": "+".join(tokenizer.fingerprint[:16] for tokenizer in trained.tokenizers.values()),
+        "machine": machine(),
+    }
     signed = {**found.values, **spec, **compared, "signature": run.signature(**spec, **found.facts)}
     return signed if found.by_sentence is None else {**signed, "by_sentence": found.by_sentence}

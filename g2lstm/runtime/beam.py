@@ -58,6 +58,7 @@ def beam_search(
     beam: int = 5,
     length_penalty: float = 1.0,
     n_best: int = 1,
+    min_length: int = 0,
     forbidden: Sequence[int] = (),
     keep_attention: bool = False,
 ) -> list[list[Hypothesis]]:
@@ -77,11 +78,13 @@ def beam_search(
         beam: K, the number of hypotheses kept per sentence.
         length_penalty: log-probabilities are divided by the length to this power; 0 favours short sentences.
         n_best: the number of hypotheses to return per sentence.
+        min_length: the minimum number of tokens before `<eos>`; a lower maximum gives way.
         forbidden: ids to leave out, such as that of `<unk>`.
         keep_attention: return the attention of each hypothesis, which takes memory.
     """
     _check(eos, beam, length_penalty, n_best, forbidden)
     length_penalty = float(length_penalty)  # an integer power of integers could overflow
+    max_lengths = np.maximum(max_lengths, min_length)
     not_words = np.array([eos, *forbidden])
     found: list[list[Hypothesis]] = [[] for _ in range(batch)]
     # For each sentence in the batch: its number, how many hypotheses have finished, and their best scores.
@@ -91,6 +94,8 @@ def beam_search(
     tokens, looks = np.full((batch, 1, 1), eos), None
     for length in count(1):  # of a hypothesis that finishes now, with <eos>
         offers = step(tokens[:, :, -1], state, beam + len(not_words))
+        if length <= min_length:
+            offers = offers._replace(ends=np.full_like(offers.ends, -np.inf))
         if keep_attention:
             look = offers.attention[:, :, None]
             looks = look if looks is None else np.concatenate([looks, look], axis=2)
@@ -168,10 +173,15 @@ def check_lengths(lengths: Sequence[int], max_length: int | None, max_source: in
         raise G2Error(f"max_length must be at least 1, got {max_length}")
     for line, length in enumerate(lengths, start=1):
         if max_source is not None and length > max_source:
-            raise G2Error(
-                f"line {line} has {length} tokens, more than max_source, which is {max_source}; "
-                "split it into sentences, or raise --max-source"
-            )
+            raise G2Error(f"line {line} {too_long(length, max_source)}")
+
+
+def too_long(length: int, max_source: int) -> str:
+    """What is wrong with a source of so many tokens."""
+    return (
+        f"has {length} tokens, more than max_source, which is {max_source}; split it into sentences, or raise "
+        "--max-source"
+    )
 
 
 def limits(lengths: Ints, max_length: int | None) -> Ints:

@@ -131,5 +131,7 @@ def continue_text(
 
 def token_ids(tokenizer: "Tokenizer", text: str) -> list[int]:
     """Token ids, with the end-of-sentence token between lines."""
+    if not isinstance(text, str):
+        raise G2Error(f"a text must be a str, got {type(text).__name__}")
     first, *others = (tokenizer.encode(line) for line in text.split("\n"))
     return [*first, *(token for line in others for token in (tokenizer.eos_id, *line))]

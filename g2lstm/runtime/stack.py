@@ -12,7 +12,7 @@ from g2lstm.compression import storage
 from g2lstm.compression.encodings import Encoding
 from g2lstm.compression.encodings.base import is_whole
 from g2lstm.compression.kernel import open_session
-from g2lstm.compression.session import Array, Session, Vector
+from g2lstm.compression.session import Array, Layer, Session, Vector
 from g2lstm.errors import G2Error
 from g2lstm.files import parse_json
 from g2lstm.nn.kind import GRU, LSTM, gate_factors
@@ -70,10 +70,11 @@ class Stack:
             self._embedding = weights.matrix(step["weight"])
             return self._embedding.shape[1]
         if step["kind"] == "linear":
-            weight = weights.matrix(step["weight"]).decode()
+            weight = weights.matrix(step["weight"])
             outputs, inputs = weight.shape
-            bias = np.float32(0) if step["bias"] is None else weights.vector(step["bias"], outputs)
-            self._steps.append(lambda x: x @ weight.T + bias)
+            none = np.zeros(outputs, np.float32)
+            bias = none if step["bias"] is None else weights.vector(step["bias"], outputs)
+            self._steps.append(open_session([], "", threads, Layer.softmax(weight, bias)).sequence)
         else:
             session, residual = _session(step, weights, threads), step.get("residual", False)
             outputs, inputs = session.outputs, session.inputs

@@ -3,16 +3,19 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from g2lstm.errors import G2Error
-from g2lstm.runtime.beam import MAX_SOURCE, Floats, Hypothesis
+from g2lstm.runtime.beam import MAX_SOURCE, Floats, Hypothesis, limits
 from g2lstm.runtime.detokenize import check_language, detokenize
 
 if TYPE_CHECKING:
     from g2lstm.text.tokenize import Tokenizer
 
-_WHITE_SPACE = re.compile(r"[ \t\r\n\v\f]+")  # ASCII only; a no-break space is part of a word
+_WHITE_SPACE = re.compile(r"[ \t\r\n\v\f]+")  # for older tokenizers: ASCII only
 
 
 class SearchFacts(NamedTuple):
@@ -41,6 +44,8 @@ class Translation(NamedTuple):
     target: list[str]
     attention: Floats | None  # (target, source): where each target token looked
     target_ids: list[int]  # without the end of sentence
+    is_cut: bool = False  # it is as long as the limit allows, so its end is probably missing
+    alignment: list[tuple[int, int]] | None = None  # with attention: words of the source and of the target, from 0
 
 
 class TextTranslation(ABC):
@@ -76,6 +81,7 @@ class TextTranslation(ABC):
         max_length: int | None = None,
         max_source: int | None = MAX_SOURCE,
         n_best: int = 1,
+        min_length: int = 0,
         with_attention: bool = False,
         as_text: bool = False,
         progress: Callable[[int, int], None] | None = None,
@@ -90,7 +96,8 @@ class TextTranslation(ABC):
             max_length: the maximum number of target tokens; by default twice the source and ten more.
             max_source: lines with more tokens are an error; None for no limit.
             n_best: the number of translations per line.
-            with_attention: keep where each target token looked.
+            min_length: the minimum number of target tokens.
+            with_attention: keep where each target token looked, and which words belong together.
             as_text: return plain text instead of tokens; for German and English.
             progress: called with the sentences done and the total.
             **more: with torch also `eval_gate`: "soft", "tempered" or "hard"; None for the model's own.
@@ -100,6 +107,8 @@ class TextTranslation(ABC):
         how = self.search_facts
         if as_text:
             check_language(how.language)
+        if max_length is not None and min_length > max_length:
+            raise G2Error(f"min_length is {min_length}, more than max_length, which is {max_length}")
         lines = [self.cleaned(line) for line in lines]
         sources = self.source.encode_lines(lines)
         has_words = self.target.kind == "word"  # it may produce <unk>, which a source word then replaces
@@ -110,6 +119,7 @@ class TextTranslation(ABC):
             max_length=max_length,
             max_source=max_source,
             n_best=n_best,
+            min_length=min_length,
             keep_attention=with_attention or has_words,
             forbidden=self.forbidden,
             progress=progress,
@@ -118,6 +128,7 @@ class TextTranslation(ABC):
         results = []
         for line, ids, hypotheses in zip(lines, sources, found, strict=True):
             tokens = [*self.source.readable(ids), self.source.token_of(self.source.eos_id)] if ids else []
+            most = max(min_length, int(limits(np.array([len(ids)]), max_length)[0]))
             each = []
             for hypothesis in hypotheses:
                 text = self.target.decode(hypothesis.tokens)
@@ -131,7 +142,9 @@ class TextTranslation(ABC):
                 end = self.target.token_of(self.target.eos_id)
                 ends = [*self.target.readable(hypothesis.tokens), end] if ids else []
                 scores = hypothesis.score, hypothesis.log_probability
-                each.append(Translation(text, *scores, tokens, ends, attention, hypothesis.tokens))
+                is_cut = len(hypothesis.tokens) >= most
+                pairs = None if attention is None else self._alignment(ids, hypothesis.tokens, attention)
+                each.append(Translation(text, *scores, tokens, ends, attention, hypothesis.tokens, is_cut, pairs))
             results.append(each)
         return results
 
@@ -141,12 +154,34 @@ class TextTranslation(ABC):
         return () if self.target.kind == "word" else (self.target.unk_id,)
 
     def cleaned(self, line: str) -> str:
-        """A line without surrounding white space and, if the text is tokenised, with single spaces between words."""
+        """A line as the source tokenizer cleans it.
+
+        Older tokenizers don't: then it is without surrounding white space and, if the text is tokenised, has single
+        spaces between words.
+        """
+        if self.source.is_cleaning:
+            from g2lstm.text.clean import clean
+
+            return clean(line)
         return (_WHITE_SPACE.sub(" ", line) if self.search_facts.is_tokenized else line).strip()
+
+    def _alignment(self, source: Sequence[int], target: Sequence[int], attention: Floats) -> list[tuple[int, int]]:
+        """Which word between spaces each word of the translation looked at most, token by token."""
+        places = attention[: len(target), : len(source)].argmax(axis=1).tolist()
+        words, found = word_numbers(self.source, source), word_numbers(self.target, target)
+        return sorted({(words[place], number) for place, number in zip(places, found, strict=True)})
 
     def _words(self, line: str) -> list[str]:
         """The words of a line as the word tokenizer splits them, with their case kept."""
         return [line[start:end] for start, end in self.source.backend.encode(line, add_special_tokens=False).offsets]
+
+
+def word_numbers(tokenizer: "Tokenizer", ids: Sequence[int]) -> list[int]:
+    """The number of the word between spaces that each token belongs to, from 0."""
+    from g2lstm.text.tokenize import begins_word
+
+    begins = [tokenizer.kind != "bpe" or begins_word(tokenizer.token_of(token)) for token in ids]
+    return [max(0, number - 1) for number in accumulate(begins)]
 
 
 def replace_unknown(words: Sequence[str], source: Sequence[str], attention: Floats, *, unknown: str) -> list[str]:

@@ -8,12 +8,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from g2lstm.errors import G2Error
-from g2lstm.recipes.files import apply_overrides, read_tables
+from g2lstm.recipes.files import apply_overrides, is_own_text, read_tables
 from g2lstm.recipes.problems import MAX_PROBLEMS, problems_of, setting
 from g2lstm.recipes.sections import Recipe as Recipe
+from g2lstm.tasks.lm.automatic import automatic
 from g2lstm.tasks.lm.task import LmTask
+from g2lstm.tasks.mt.automatic import automatic as automatic_pairs
 from g2lstm.tasks.mt.task import MtTask
 from g2lstm.tasks.task import Task
+from g2lstm.text.own_pairs import pair_endings
 
 LM, MT = LmTask(), MtTask()
 TASKS: dict[str, Task[Any, Any, Any]] = {task.trained.task: task for task in (LM, MT)}  # by their names in recipes
@@ -30,22 +33,32 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
     """Reads and checks a recipe.
 
     Args:
-        name_or_path: the name of a shipped recipe, or a file.
+        name_or_path: the name of a shipped recipe, or a file; or a text, or a folder with texts, for which
+            `automatic` chooses the settings.
         overrides: "a.b=value", where the value is TOML or plain text; "a.b=" removes the key.
 
     Raises:
         G2Error: the recipe has mistakes; the message lists them all.
     """
-    return parse_recipe(read_tables(name_or_path), overrides, source=str(name_or_path))
+    source = str(name_or_path)
+    if is_own_text(source):
+        is_pairs = pair_endings(Path(source).expanduser()) is not None
+        tables = automatic_pairs(source)[0] if is_pairs else automatic(source)
+        return parse_recipe(tables, overrides, source=f"for {source}")
+    is_run = Path(source).name == "recipe.toml"
+    return parse_recipe(read_tables(source), overrides, source=source, is_run=is_run)
 
 
-def parse_recipe(values: Mapping[str, Any], overrides: Sequence[str] = (), *, source: str = "given") -> Recipe:
+def parse_recipe(
+    values: Mapping[str, Any], overrides: Sequence[str] = (), *, source: str = "given", is_run: bool = False
+) -> Recipe:
     """Checks a recipe given as tables.
 
     Args:
         values: the tables.
         overrides: see `load_recipe`.
         source: the recipe's name in messages.
+        is_run: it is that of a run, which earlier versions let have keys that are ignored.
     """
     _check_depth(values, source)
     tables = deepcopy(dict(values))
@@ -60,7 +73,7 @@ def parse_recipe(values: Mapping[str, Any], overrides: Sequence[str] = (), *, so
     found: list[list[str]] = []
     for name in possible:
         try:
-            recipe: Recipe = TASKS[name].recipe.model_validate({**tables, "task": name})
+            recipe: Recipe = TASKS[name].recipe.model_validate({**tables, "task": name}, context={"is_run": is_run})
             found.append([])
         except ValidationError as error:
             found.append(problems_of(error, TASKS[name].recipe))

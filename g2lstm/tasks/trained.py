@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
@@ -14,6 +15,7 @@ from g2lstm.nn.record import lstms, record_gates
 from g2lstm.recipes.sections import Recipe
 from g2lstm.tasks.model import TokenModel
 from g2lstm.tasks.reading import Encoded, Reading, in_mode, layer_readings
+from g2lstm.text.clean import check_unicode
 from g2lstm.text.datasets import folder_of
 from g2lstm.text.lines import read_pieces, sha256_of
 from g2lstm.text.tokenize import Tokenizer
@@ -57,9 +59,12 @@ class Scoring:
         tune_cache: find the best settings of the cache on the validation split.
         beam: the number of hypotheses to follow; this and the next are for translation.
         length_penalty: scores are divided by the length to this power.
+        source, reference: files to score instead of a split; for translation, too.
+        save: a file for the translations.
         samples: score only this many windows of text or sentences, from the start.
         by_sentence: also list what each sentence adds to the sums behind the score.
         data_dir: a folder that holds the named data sets.
+        prepared: a folder for prepared texts; None for the user's cache.
     """
 
     split: str = "valid"
@@ -71,9 +76,13 @@ class Scoring:
     tune_cache: bool = _only_for("lm", False)
     beam: int | None = _only_for("mt")
     length_penalty: float | None = _only_for("mt")
+    source: Path | None = field(default=None, metadata={"task": "mt"})
+    reference: Path | None = field(default=None, metadata={"task": "mt"})
+    save: Path | None = field(default=None, metadata={"task": "mt"})
     samples: int | None = None
     by_sentence: bool = False
     data_dir: Path | None = None
+    prepared: Path | None = None
 
 
 class SplitScore(NamedTuple):
@@ -136,6 +145,16 @@ class Trained(ABC):
         self.facts: Mapping[str, str] = {}
         self.run: Any = None  # runs stand above tasks, so their type is not known here
 
+    def __repr__(self) -> str:
+        model = self.recipe.model
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        sizes = " and ".join(f"{len(each):,}" for each in self.tokenizers.values())
+        where = "" if self.run is None else f" from {self.run.path}"
+        return (
+            f"<{type(self).__name__}{where}: method {model.method}, {model.layers} layers, {parameters:,} parameters, "
+            f"{sizes} tokens>"
+        )
+
     def describe(self) -> dict[str, Any]:
         """What a program on another machine must know to use the model: special tokens, and how to search.
 
@@ -170,13 +189,15 @@ class Trained(ABC):
                 "run again"
             )
         gate = how.eval_gate or (layers[0].eval_gate if layers else "soft")
-        files = self.files(how.split, how.data_dir)
+        is_given = how.source is not None
+        files: Any = (how.source, how.reference) if is_given else self.files(how.split, how.data_dir)
+        split = "given" if is_given else how.split
         hashes = "+".join(sha256_of(file)[:8] for file in ([files] if isinstance(files, Path) else files))
         values, facts, by_sentence = self._score(files, how, gate, progress)
-        data = f"{self.recipe.data.name or 'own'}/{hashes}"
+        data = f"{(not is_given and self.recipe.data.name) or 'own'}/{hashes}"
         return SplitScore(
-            {**values, "split": how.split, "eval_gate": gate},
-            {"data": data, "split": how.split, "gate": gate, **facts},
+            {**values, "split": split, "eval_gate": gate},
+            {"data": data, "split": split, "gate": gate, **facts},
             by_sentence,
         )
 
@@ -195,6 +216,8 @@ class Trained(ABC):
             for one in fields(how)
             if one.metadata.get("task", self.task) != self.task and getattr(how, one.name) not in (None, False)
         ]
+        if (how.source is None) != (how.reference is None):
+            raise G2Error("a test set of your own needs both --source and --reference")
         if wrong:
             run = "this" if self.run is None else self.run.path
             raise G2Error(f"{', '.join(wrong)} can't be used here: {run} is a {self.title}")
@@ -219,6 +242,7 @@ class Trained(ABC):
             training: show the gates as they are in training, with noise. Translations are still made without noise.
             seed: seeds noise and dropout.
         """
+        check_unicode(text)
         ids, tokens, more = self._encode(text, target, eval_gate)
         model = self.model
         with in_mode(model, eval_gate=eval_gate, training=training, seed=seed) as mode, record_gates(model) as record:
@@ -271,9 +295,10 @@ def example_sentences(recipe: Recipe, count: int, data_dir: Path | None = None) 
 
 def validation_files(recipe: Recipe, data_dir: Path | None = None) -> list[Path]:
     """The files of the validation text, whether they exist or not; nothing is downloaded."""
-    data = recipe.data
-    try:
-        folder = folder_of(data.name, data_dir) if data.name else Path(data.path or "").expanduser()
-    except G2Error:  # a set that this version does not know
-        folder = Path("unknown")
+    data, folder = recipe.data, Path("unknown")
+    with suppress(G2Error):  # a text that is gone, or a set that this version does not know
+        if data.name is None:
+            files = data.files()["valid"]
+            return [files] if isinstance(files, Path) else list(files)
+        folder = folder_of(data.name, data_dir)
     return [folder / f"valid.{ending}" for ending in data.endings]

@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from filelock import FileLock
 from g2lstm.errors import G2Error
 from g2lstm.files import make_folder, read_bounded, write_atomically
 from g2lstm.text.datasets import cache_dir
-from g2lstm.text.lines import Piece, read_pieces, sample_lines, sha256_of
+from g2lstm.text.lines import Piece, count_characters, read_pieces, sample_lines, sha256_of
 from g2lstm.text.tokenize import Tokenizer, train_bpe_tokenizer, train_word_tokenizer
 
 FORMAT = 2  # of the prepared files; part of their names
@@ -34,8 +35,8 @@ class TokenStream:
     Files that do not match them are an error. `text_sha256` is for a result's signature.
     """
 
-    def __init__(self, path: Path, dtype: str, text_sha256: str) -> None:
-        self.path, self.text_sha256 = path, text_sha256
+    def __init__(self, path: Path, dtype: str, text: Path, text_sha256: str) -> None:
+        self.path, self.text, self.text_sha256 = path, text, text_sha256
         if read_bounded(path.with_suffix(".sha256"), 1000) != _checksums(path):
             raise G2Error(f"the prepared text {path} does not match its checksum")
         self._tokens = np.asarray(np.memmap(path, dtype, "r"))
@@ -44,6 +45,11 @@ class TokenStream:
     def __len__(self) -> int:
         """The number of tokens, including the `<eos>` of each line."""
         return len(self._tokens)
+
+    @cached_property
+    def characters(self) -> int:
+        """The number of characters in the text, with one for the end of each line."""
+        return count_characters(self.text)
 
     def read(self, start: int, length: int) -> npt.NDArray[np.int64]:
         """A copy of the tokens from `start` on: (length,), fewer at the end."""
@@ -89,6 +95,7 @@ def prepare_tokenizer(
     vocabulary: int | None = None,
     min_frequency: int = 1,
     lowercase: bool = False,
+    is_cleaning: bool = False,
     is_tokenized: bool = False,
     prefix_space: bool = False,
     cache: Path | None = None,
@@ -98,14 +105,15 @@ def prepare_tokenizer(
     All words are counted. Byte-pair encoding is trained on at most 128 MB, which are lines spread evenly over a longer
     text. So memory grows with the number of different words, but not with the text.
 
-    Several texts may share the tokenizer. `train_word_tokenizer` and `train_bpe_tokenizer` explain the settings; a word
-    tokenizer ignores `is_tokenized` and `prefix_space`. `cache` is a folder; by default prepared files are in the
-    user's cache.
+    Several texts may share the tokenizer. `train_word_tokenizer` and `train_bpe_tokenizer` explain the settings;
+    tokenizers of words and characters ignore `is_tokenized` and `prefix_space`. `cache` is a folder; by default
+    prepared files are in the user's cache.
     """
-    if kind not in ("word", "bpe"):
-        raise G2Error(f"the tokenizer must be 'word' or 'bpe', got {kind!r}")
+    if kind not in ("bpe", "word", "character"):
+        raise G2Error(f"the tokenizer must be 'bpe', 'word' or 'character', got {kind!r}")
     texts = [text] if isinstance(text, Path) else text
     settings: dict[str, Any] = {"vocabulary": vocabulary, "min_frequency": min_frequency, "lowercase": lowercase}
+    settings |= {"is_cleaning": True} if is_cleaning else {}  # others keep the names of their files
     for_bpe = {"is_tokenized": is_tokenized, "prefix_space": prefix_space}
     made_of = {"texts": [sha256_of(text) for text in texts], "kind": kind, **settings, **for_bpe}
     path = _cache_path(cache, made_of, "json")
@@ -114,7 +122,7 @@ def prepare_tokenizer(
         if kind == "bpe":
             tokenizer = train_bpe_tokenizer(sample_lines(texts, SAMPLE_BYTES), **settings, **for_bpe)
         else:
-            tokenizer = train_word_tokenizer(sample_lines(texts), **settings)
+            tokenizer = train_word_tokenizer(sample_lines(texts), **settings, is_split=kind == "character")
         tokenizer.save(path)
 
     return _load_or_make(path, lambda: Tokenizer.load(path), make)
@@ -129,7 +137,7 @@ def prepare_stream(text: Path, tokenizer: Tokenizer, *, cache: Path | None = Non
     path = _cache_path(cache, {"text": sha256, "tokenizer": tokenizer.fingerprint}, "tokens")
     dtype = "<u2" if len(tokenizer) <= 2**16 else "<u4"
     return _load_or_make(
-        path, lambda: TokenStream(path, dtype, sha256), lambda: _write_tokens(text, tokenizer, dtype, path)
+        path, lambda: TokenStream(path, dtype, text, sha256), lambda: _write_tokens(text, tokenizer, dtype, path)
     )
 
 

@@ -110,18 +110,6 @@ def fetch(name: str, data_dir: Path | None = None) -> Path:
     return folder
 
 
-def own_folder(path: Path, endings: Sequence[str]) -> Path:
-    """The user's own folder, which must have a file for each split and each ending, such as ("de", "en")."""
-    folder = path.expanduser()
-    needed = _file_names(endings)
-    listed = f"{', '.join(needed[:-1])} and {needed[-1]}"
-    if not os.path.isdir(folder):  # raises for no name, unlike Path.is_dir
-        raise G2Error(f"the data folder {folder} does not exist; create it with {listed}")
-    if missing := [file for file in needed if not os.path.isfile(folder / file)]:
-        raise G2Error(f"the data folder {folder} lacks {', '.join(missing)}; it needs {listed}")
-    return folder
-
-
 def partial_pairs(name: str, pairs: int) -> str | None:
     """What a result must state if it was trained on only part of a set: "50,906 of about 153,000 pairs".
 

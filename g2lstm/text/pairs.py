@@ -40,11 +40,11 @@ def prepare_tokenizers(
 ) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizers of source and target, trained on the first call and kept.
 
-    If `joint`, one tokenizer is trained on both texts and used for both sides. The settings are those of
-    `prepare_tokenizer`.
+    Both clean what they read. If `joint`, one tokenizer is trained on both texts and used for both sides. The settings
+    are those of `prepare_tokenizer`.
     """
-    _check_sides(files)
-    settings |= {"min_frequency": min_frequency, "prefix_space": kind == "bpe"}
+    check_sides(files)
+    settings |= {"min_frequency": min_frequency, "prefix_space": kind == "bpe", "is_cleaning": True}
     if joint:
         both = prepare_tokenizer(files, kind, **settings)
         return both, both
@@ -55,19 +55,20 @@ def prepare_pairs(
     files: PairFiles, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, *, cache: Path | None = None
 ) -> PairCorpus:
     """The tokens of two files with the same number of lines; see `prepare_stream`."""
-    _check_sides(files)
+    check_sides(files)
     source = prepare_stream(files.source, source_tokenizer, cache=cache)
     return PairCorpus(source, prepare_stream(files.target, target_tokenizer, cache=cache), files)
 
 
 def read_pairs(files: PairFiles) -> tuple[list[str], list[str]]:
     """The lines of source and target as the files have them; all are held in memory."""
-    _check_sides(files)
+    check_sides(files)
     source, target = ("".join(p.text + "\n" * p.ends_line for p in read_pieces(file)) for file in files)
     return source.split("\n")[:-1], target.split("\n")[:-1]
 
 
-def _check_sides(files: PairFiles) -> None:
+def check_sides(files: PairFiles) -> None:
+    """Raises if the files have different numbers of lines."""
     source, target = map(count_lines, files)
     # A file without lines has its own error when it is read.
     if source != target and source and target:

@@ -1,4 +1,4 @@
-"""Tokenizers: whole words, or byte-pair encoding; both are stored as a `tokenizer.json` of the `tokenizers` library."""
+"""Tokenizers: words, characters, or byte-pair encoding; each is a `tokenizer.json` of the `tokenizers` library."""
 
 import hashlib
 import json
@@ -17,6 +17,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from g2lstm.errors import G2Error
 from g2lstm.files import parse_json, read_bounded, write_atomically
+from g2lstm.text.clean import check_unicode, cleaning
 
 UNK, EOS = "<unk>", "<eos>"
 SPECIALS = (UNK, EOS)
@@ -36,12 +37,15 @@ class Tokenizer:
     """Turns a line of text into token ids and back.
 
     A word tokenizer reads `<unk>` and `<eos>` in a text as these tokens, because that is what they mean in the usual
-    corpora; to byte-pair encoding they are ordinary text. Neither adds `<eos>` by itself.
+    corpora; to the others they are ordinary text. None adds `<eos>` by itself.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self.backend = backend
         self.kind = _KINDS[type(backend.model).__name__]
+        if self.kind == "word" and isinstance(backend.pre_tokenizer, pre_tokenizers.Split):
+            self.kind = "character"
+        self.is_cleaning = "NFC" in repr(backend.normalizer)
         self.unk_id = self.id_of(UNK)
         self.eos_id = self.id_of(EOS)
 
@@ -93,8 +97,8 @@ class Tokenizer:
         words: list[str] = []
         for token_id in ids:
             token = self.token_of(token_id)
-            if self.kind == "word" or token_id in (self.eos_id, self.unk_id):
-                words.append(printable(token))
+            if self.kind != "bpe" or token_id in (self.eos_id, self.unk_id):
+                words.append("␣" if token == " " else printable(token))
                 continue
             text = printable(self.backend.decoder.decode([token]).strip(" ") or "␣")
             words.append(text if begins_word(token) or not words else f"##{text}")
@@ -105,6 +109,8 @@ class Tokenizer:
         token = self.token_of(token_id)
         if token_id == self.eos_id:
             return b"\n"
+        if self.kind == "character":
+            return token.encode()
         if self.kind == "word" or token_id == self.unk_id:
             return f" {token}".encode()
         return bytes(_bytes_by_character()[character] for character in token)
@@ -140,16 +146,6 @@ class Tokenizer:
             raise G2Error(f"{path} is not a tokenizer that g2lstm can use: {error}") from None
 
 
-def check_unicode(text: str) -> None:
-    """Raises if a text has half a surrogate pair, which Python puts in the place of bytes that are not UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise G2Error(
-            f"the text is not valid Unicode: character {error.start + 1} is half of a surrogate pair; give UTF-8"
-        ) from None
-
-
 def begins_word(token: str) -> bool:
     """Whether a token of byte-pair encoding follows a space."""
     return token.startswith(_SPACE)
@@ -169,20 +165,29 @@ def printable(text: str) -> str:
 
 
 def train_word_tokenizer(
-    lines: Iterable[str], *, vocabulary: int | None = None, min_frequency: int = 1, lowercase: bool = False
+    lines: Iterable[str],
+    *,
+    vocabulary: int | None = None,
+    min_frequency: int = 1,
+    lowercase: bool = False,
+    is_cleaning: bool = False,
+    is_split: bool = False,
 ) -> Tokenizer:
     """A tokenizer whose tokens are the words between white space, most frequent first.
 
-    The vocabulary, if limited, includes `<unk>` and `<eos>`. Words rarer than `min_frequency` become `<unk>`.
+    The vocabulary, if limited, includes `<unk>` and `<eos>`. Words rarer than `min_frequency` become `<unk>`. With
+    `is_split`, every character is a word, white space too; `is_cleaning` is that of `train_bpe_tokenizer`.
     """
-    lower = normalizers.Lowercase().normalize_str
+    backend = _new_backend(models.WordLevel({UNK: 0}, unk_token=UNK), lowercase, is_cleaning, is_split)
     counts: Counter[str] = Counter()
     for line in lines:
-        counts.update(_WORD.findall(lower(line) if lowercase else line))
+        text = line if backend.normalizer is None else backend.normalizer.normalize_str(line)
+        counts.update(text if is_split else _WORD.findall(text))
     ranked = ((-count, word) for word, count in counts.items() if count >= min_frequency and word not in SPECIALS)
     first = sorted(ranked) if vocabulary is None else nsmallest(vocabulary - len(SPECIALS), ranked)
     ids = {token: index for index, token in enumerate((*SPECIALS, *(word for _, word in first)))}
-    return Tokenizer(_new_backend(models.WordLevel(ids, unk_token=UNK), lowercase))
+    backend.model = models.WordLevel(ids, unk_token=UNK)
+    return Tokenizer(backend)
 
 
 def train_bpe_tokenizer(
@@ -191,6 +196,7 @@ def train_bpe_tokenizer(
     vocabulary: int | None,
     min_frequency: int = 2,
     lowercase: bool = False,
+    is_cleaning: bool = False,
     is_tokenized: bool = False,
     prefix_space: bool = False,
 ) -> Tokenizer:
@@ -201,12 +207,14 @@ def train_bpe_tokenizer(
         vocabulary: the maximum number of tokens, including the 256 bytes, `<unk>` and `<eos>`.
         min_frequency: pairs rarer than this are not merged.
         lowercase: convert the text to lower case first.
+        is_cleaning: read a line in Unicode's form NFC, without control characters, without space around it, and with
+            one space in place of white space of all kinds, so that what looks alike is alike.
         is_tokenized: spaces already separate words and punctuation, so that only a space ends a word: "&apos;s" is one.
         prefix_space: encode the first word of a line like any other, after a space, which decoding removes.
     """
     if vocabulary is None or vocabulary < MIN_BPE_VOCABULARY:
         raise G2Error(f"byte-pair encoding needs a vocabulary of at least {MIN_BPE_VOCABULARY}, got {vocabulary}")
-    backend = _new_backend(models.BPE(), lowercase, is_tokenized, prefix_space)
+    backend = _new_backend(models.BPE(), lowercase, is_cleaning, is_tokenized, prefix_space)
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         min_frequency=min_frequency,
@@ -239,14 +247,24 @@ def _with_short_words(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _new_backend(
-    model: models.Model, lowercase: bool, is_tokenized: bool = False, prefix_space: bool = False
+    model: models.Model, lowercase: bool, is_cleaning: bool, is_tokenized: bool = False, prefix_space: bool = False
 ) -> tokenizers.Tokenizer:
     """The library's tokenizer with a model and our settings, which the functions for training explain."""
     backend = tokenizers.Tokenizer(model)
+    is_word = isinstance(model, models.WordLevel)
+    steps = [*cleaning()] if is_cleaning else []
     if lowercase:
-        backend.normalizer = normalizers.Lowercase()
-    if isinstance(model, models.WordLevel):
+        steps.append(normalizers.Lowercase())
+    if prefix_space and not is_word:
+        # The library's own option adds no space to a line that begins with one, so decoding could not undo it.
+        steps.append(normalizers.Prepend(" "))
+    if steps:
+        backend.normalizer = normalizers.Sequence(steps) if len(steps) > 1 else steps[0]
+    if is_word:
         backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        if is_tokenized:  # in the text itself, character by character
+            backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+            backend.decoder = decoders.Fuse()
         return backend
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -255,9 +273,6 @@ def _new_backend(
         to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         backend.pre_tokenizer = pre_tokenizers.Sequence([words, to_bytes])
     if prefix_space:
-        # The library's own option adds no space to a line that begins with one, so decoding could not undo it.
-        prepend = normalizers.Prepend(" ")
-        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), prepend]) if lowercase else prepend
         backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     return backend
 
@@ -294,7 +309,7 @@ def _parse(text: str) -> tokenizers.Tokenizer:
 def _all_settings() -> tuple[dict[str, Any], ...]:
     """What training writes for every combination of settings, with an empty vocabulary."""
     kinds = (models.BPE(), models.WordLevel({UNK: 0}, unk_token=UNK))
-    backends = [_new_backend(kind, *options) for kind in kinds for options in product((False, True), repeat=3)]
+    backends = [_new_backend(kind, *options) for kind in kinds for options in product((False, True), repeat=4)]
     return tuple(json.loads(backend.to_str()) for backend in backends)
 
 

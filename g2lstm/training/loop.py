@@ -10,26 +10,44 @@ import torch
 from accelerate import Accelerator
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.schedule import GateSchedule
-from g2lstm.recipes.sections import ModelSection, NtAsgd, TrainSection
+from g2lstm.recipes.sections import NtAsgd, TrainSection
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.machine import changes, machine
 from g2lstm.tasks.task import Learner, Validation, shown_perplexity
 from g2lstm.training.checkpoint import latest_checkpoint, not_finite, save_checkpoint, write_state
 from g2lstm.training.environment import Interrupted, gathered, noise_seed, of_first, signals_noticed, sums
 from g2lstm.training.optim import build_optimizer, load_optimizer_state, optimizer_state
-from g2lstm.training.progress import Metrics, Observer, Silent, TrainingProgress, learning_rate
+from g2lstm.training.progress import (
+    Metrics,
+    Observer,
+    Silent,
+    TrainingProgress,
+    Turn,
+    gate_schedule,
+    learning_rate,
+)
 
+_DIVERGED = 0.5  # nats per token that validation is worse than before training
 MAX_SKIPPED = 10  # updates in a row before training gives up
 _STOPPING = "stopping after saving the state; press Ctrl-C again to stop at once"
 
 
 class Trainer:
-    """Trains by a recipe's `train` section; checkpoints, metrics and the best weights go into a run directory."""
+    """Trains by a recipe's `train` section; checkpoints, metrics and the best weights go into a run directory.
+
+    With a `turn`, it stops after a certain epoch, and the turn rather than the clock says how many epochs there are.
+    """
 
     def __init__(
-        self, learner: Learner, settings: TrainSection, run: RunDirectory, accelerator: Accelerator, observer: Observer
+        self,
+        learner: Learner,
+        settings: TrainSection,
+        run: RunDirectory,
+        accelerator: Accelerator,
+        observer: Observer,
+        turn: Turn | None = None,
     ) -> None:
+        self.turn = turn
         self.learner, self.settings, self.run = learner, settings, run
         self.accelerator, self.observer = accelerator, observer
         self.progress = TrainingProgress(epochs=None if settings.minutes else settings.epochs)
@@ -50,6 +68,8 @@ class Trainer:
             self._restore()
         if self.progress.finished:
             return self.progress
+        if self.turn is not None:
+            self.progress.epochs = float(self.turn.epochs)
         files = Metrics(self.run, self.progress.step) if is_main else nullcontext(Silent())
         with signals_noticed(partial(self.observer.on_message, _STOPPING)) as self._signal, files as metrics:
             self._listeners: list[Observer] = [metrics, self.observer]
@@ -64,17 +84,28 @@ class Trainer:
                 batch = self.learner.next_batch()
                 if batch is None:
                     self._end_epoch()
+                    if self.turn is not None and self.turn.until <= self.progress.epoch < self.turn.epochs:
+                        return self.progress
                     continue
                 self._update(batch)
-                self._fit_epochs()
                 self._heed_requests()
             if self.learner.epoch_progress >= 1:
                 self._end_epoch()
             elif self.learner.epoch_progress > 0:  # a budget in minutes may end within an epoch
                 self._validate()
+            self._check_learnt()
+            self.progress.epochs = self.progress.epoch + self.learner.epoch_progress
             self.progress.finished = True
             self._save()
         return self.progress
+
+    def _check_learnt(self) -> None:
+        """Raises if the model has only become worse; one that was trained before may stay as it was."""
+        first, last, best = self.progress.first_loss, self.progress.last_loss, self.progress.best_loss
+        if self.settings.finetune_from is not None or first is None or last is None:
+            return
+        if best == first and last > first + _DIVERGED:
+            raise self._diverged(f"training has diverged: the validation loss was {first:.2f} before and is {last:.2f}")
 
     def _update(self, batch: Any) -> None:
         self.learner.model.train()
@@ -162,6 +193,9 @@ class Trainer:
             if not math.isfinite(loss):
                 raise self._diverged(f"the validation loss became {loss}")
             validation = validation._replace(loss=loss, criterion=criterion)
+            progress.last_loss = loss
+            if progress.step == 0:
+                progress.first_loss = loss
             if not progress.is_improved_by(criterion, loss, is_plain=self._is_plain):
                 progress.stale += not self._is_plain  # patience is for the recipe's own gates
                 return validation, False
@@ -169,10 +203,7 @@ class Trainer:
             progress.best_scores, progress.best_is_plain = dict(validation.scores), self._is_plain
             self._check_finite(self.learner.model.state_dict())
             if self.accelerator.is_main_process:
-                facts = {"steps": str(progress.step)}
-                if self.settings.minutes and progress.epochs is not None:  # what the schedule was fitted to
-                    facts["epochs"] = repr(progress.epochs)
-                self.run.save_weights(self.learner.model, {**self.learner.facts, **facts})
+                self.run.save_weights(self.learner.model, {**self.learner.facts, "steps": str(progress.step)})
             return validation, True
 
     # ------------------------------------------------------------------------------------------------ schedule
@@ -186,11 +217,6 @@ class Trainer:
             self._is_plain = not self.schedule.apply_(self.learner.model, self._share())
             if was_plain and not self._is_plain:
                 self.observer.on_message(f"{self.schedule.method} gates from here on, step {self.progress.step}")
-
-    def _fit_epochs(self) -> None:
-        if self.progress.fit_epochs(self.settings, self.learner.epoch_progress):
-            minutes, epochs = self.settings.minutes, self.progress.epochs
-            self.observer.on_message(f"{minutes:g} minutes are enough for {epochs:.2f} epochs")
 
     def _note_time(self) -> None:
         self.progress.seconds = time.monotonic() - self._clock
@@ -298,7 +324,8 @@ class Trainer:
         if state is None:
             self.observer.on_message("there is no checkpoint yet: starting from the beginning")
             return
-        self.observer.on_message(f"continuing from step {step}")
+        if self.turn is None or self.turn.until == 1:  # after that, it has only waited for its turn
+            self.observer.on_message(f"continuing from step {step}")
         if not of_first(self.accelerator, self.run.has_weights())[0]:
             self.progress.best, stale = None, self.progress.stale
             self._evaluate()
@@ -320,20 +347,3 @@ class Trainer:
     def _last_good(self) -> str:
         checkpoints = sorted(self.run.checkpoints.glob("step-*.json"))
         return f"the last good state is {checkpoints[-1]}" if checkpoints else "there is no checkpoint yet"
-
-
-def gate_schedule(model: ModelSection, settings: TrainSection) -> GateSchedule | None:
-    """The course of the gates that a recipe describes; the values of its section `model` are the last ones."""
-    course = settings.gates
-    if course is None:
-        return None
-    assert model.tau is not None
-    first_rate = model.noise_rate if course.noise_rate is None else course.noise_rate
-    first_tau = model.tau if course.tau is None else course.tau
-    return GateSchedule(
-        model.method,
-        start=course.start,
-        noise_rate=(first_rate, model.noise_rate),
-        tau=(first_tau, model.tau),
-        eval_gate=model.eval_gate,
-    )

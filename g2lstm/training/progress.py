@@ -1,19 +1,19 @@
-"""How far training is, when it ends, its learning rate, and who is told about it."""
+"""How far training is, when it ends, its learning rate and gates, and who is told about it."""
 
 import math
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Annotated, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from g2lstm.recipes.sections import AdamW, TrainSection
+from g2lstm.nn.schedule import GateSchedule
+from g2lstm.recipes.sections import AdamW, ModelSection, TrainSection
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.records import Count
 from g2lstm.tasks.task import Validation
 
-_FIT_AFTER_SECONDS = 20.0  # by then the speed is known well enough to turn a budget in minutes into epochs
 _FIRST_RATE = 0.04  # of the one-cycle schedule, as a share of the highest
 _SECONDS_BETWEEN_LINES = 5.0
 _COUNTERS = {"step", "epoch", "tokens", "seconds", "skipped"}  # every line begins with these
@@ -28,11 +28,13 @@ class TrainingProgress(BaseModel):
     epoch: Count = 0
     tokens: Count = 0
     seconds: float = 0.0
-    epochs: Annotated[float, Field(gt=0)] | None = None  # to train for; None until a budget in minutes is fitted
+    epochs: Annotated[float, Field(gt=0)] | None = None  # to train for; None while the clock decides
     validation_seconds: float = 0.0  # of the last validation
     validating_seconds: float = 0.0  # of all validations
     best: float | None = None  # lowest validation criterion; None before the first validation
     best_loss: float | None = None  # lowest loss among validations with that criterion
+    first_loss: float | None = None  # before training
+    last_loss: float | None = None  # of the last validation
     best_scores: dict[str, float] = {}  # of that validation
     best_is_plain: bool = False  # whether it was before the recipe's gates began
     stale: Count = 0  # validations since then
@@ -50,34 +52,16 @@ class TrainingProgress(BaseModel):
         return is_first or (criterion, loss) < (self.best, loss_before)
 
     def share(self, settings: TrainSection, epoch_progress: float) -> float:
-        """How much of the training is done, in [0, 1], once this share of the current epoch is."""
+        """How much of the training is done, in [0, 1], once this share of the current epoch is.
+
+        A budget in minutes is used up by everything that takes time, and the last validation is still to come.
+        """
         epochs_done = self.epoch + epoch_progress
         if self.epochs is not None:
             return min(epochs_done / self.epochs, 1.0)
         assert settings.minutes is not None
-        used = self.seconds / (60 * settings.minutes)
+        used = self.seconds / max(60 * settings.minutes - self.validation_seconds, 1e-9)
         return min(max(used, epochs_done / (settings.epochs or math.inf)), 1.0)
-
-    def fit_epochs(self, settings: TrainSection, epoch_progress: float) -> bool:
-        """Turns minutes into epochs once the speed is known, and says whether it just did.
-
-        From then on the clock decides nothing, so a resumed run ends like an uninterrupted one.
-        """
-        minutes = settings.minutes
-        training = self.seconds - self.validating_seconds
-        if self.epochs is not None or minutes is None or training < min(_FIT_AFTER_SECONDS, 6 * minutes):
-            return False
-        epochs = fitted_epochs(minutes, training / (self.epoch + epoch_progress), self.validation_seconds)
-        self.epochs = min(epochs, settings.epochs or math.inf)
-        return True
-
-
-def fitted_epochs(minutes: float, seconds_per_epoch: float, seconds_per_validation: float) -> float:
-    """How many epochs fit into the minutes, with a validation after each; the last epoch may be a partial one."""
-    budget = minutes * 60
-    whole = math.floor(budget / (seconds_per_epoch + seconds_per_validation))
-    rest = budget - whole * (seconds_per_epoch + seconds_per_validation) - seconds_per_validation
-    return max(whole + max(rest, 0.0) / seconds_per_epoch, 1e-3)
 
 
 def learning_rate(settings: TrainSection, share: float) -> float:
@@ -92,6 +76,30 @@ def learning_rate(settings: TrainSection, share: float) -> float:
         return chosen.lr * (_FIRST_RATE + (1 - _FIRST_RATE) * share / chosen.warmup)
     fall = (1 + math.cos(math.pi * (share - chosen.warmup) / (1 - chosen.warmup))) / 2
     return chosen.lr * (chosen.final_lr + (1 - chosen.final_lr) * fall)
+
+
+def gate_schedule(model: ModelSection, settings: TrainSection) -> GateSchedule | None:
+    """The course of the gates that a recipe describes; the values of its section `model` are the last ones."""
+    course = settings.gates
+    if course is None:
+        return None
+    assert model.tau is not None
+    first_rate = model.noise_rate if course.noise_rate is None else course.noise_rate
+    first_tau = model.tau if course.tau is None else course.tau
+    return GateSchedule(
+        model.method,
+        start=course.start,
+        noise_rate=(first_rate, model.noise_rate),
+        tau=(first_tau, model.tau),
+        eval_gate=model.eval_gate,
+    )
+
+
+class Turn(NamedTuple):
+    """A part of a training run that takes turns with others."""
+
+    epochs: int  # of the whole training, as it is planned now
+    until: int  # the epoch after which it is the others' turn
 
 
 class Observer(Protocol):
@@ -142,6 +150,19 @@ class Metrics(Silent, AbstractContextManager["Metrics"]):
         if validation.gates:
             counts = {f"{gate}/{k}": n for gate, each in validation.gates.items() for k, n in enumerate(each)}
             self._write("gates", progress, counts)
+            for gate, each in validation.gates.items():
+                self._add_histogram(f"gates/{gate}", each, progress.step)
+
+    def _add_histogram(self, name: str, counts: list[int], step: int) -> None:
+        """Adds counts of values in equal bins from 0 to 1."""
+        edges = [(k + 1) / len(counts) for k in range(len(counts))]
+        middles = [edge - 0.5 / len(counts) for edge in edges]
+        total = sum(count * middle for count, middle in zip(counts, middles, strict=True))
+        squares = sum(count * middle**2 for count, middle in zip(counts, middles, strict=True))
+        sums = {"num": sum(counts), "sum": total, "sum_squares": squares}
+        self._events.add_histogram_raw(
+            name, min=0.0, max=1.0, **sums, bucket_limits=edges, bucket_counts=counts, global_step=step
+        )
 
     def _write(self, kind: str, progress: TrainingProgress, values: Mapping[str, float]) -> None:
         self.run.append_metrics({"kind": kind, **progress.model_dump(include=_COUNTERS), **values})

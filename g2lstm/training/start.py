@@ -20,7 +20,7 @@ from g2lstm.tasks.trained import Trained
 from g2lstm.text.tokenize import Tokenizer
 from g2lstm.training.environment import deaths_explained, denormals_flushed, noise_seed, own_accelerator
 from g2lstm.training.loop import Trainer
-from g2lstm.training.progress import Observer, Silent, TrainingProgress
+from g2lstm.training.progress import Observer, Silent, TrainingProgress, Turn
 
 
 def train(
@@ -49,7 +49,8 @@ def train(
     >>> text = trained.generate("the", tokens=20, seed=1)
 
     Args:
-        recipe: the name of a shipped recipe, a file, or its tables.
+        recipe: a text file, or a folder with train.txt, for which settings are chosen; or the name of a shipped recipe,
+            a recipe file, or its tables.
         out: a new folder or, to resume, an existing run of the same recipe.
         overrides: "a.b=value", as for `--set`.
         resume: continue the run in `out`, or start it if it has not begun.
@@ -69,8 +70,12 @@ def train_recipe(
     *,
     resume: bool = False,
     data_dir: Path | None = None,
+    turn: Turn | None = None,
 ) -> TrainingProgress:
-    """Trains a model into the run directory `out`, without loading it; the arguments are those of `train`."""
+    """Trains a model into the run directory `out`, without loading it; the arguments are those of `train`.
+
+    With a `turn`, it trains only as far as that says; see `Trainer`.
+    """
     recipe, run = with_absolute_paths(recipe), RunDirectory(Path(out))
     try:
         with denormals_flushed(), deaths_explained(), own_accelerator(recipe.train.precision) as accelerator:
@@ -87,7 +92,7 @@ def train_recipe(
             with run.locked():
                 if not is_old:
                     run = RunDirectory.create(run.path, recipe, tokenizers)
-                return Trainer(learner, recipe.train, run, accelerator, observer or Silent()).train(resume=is_old)
+                return Trainer(learner, recipe.train, run, accelerator, observer or Silent(), turn).train(resume=is_old)
     except OSError as error:
         if not is_disk_full(error):
             raise

@@ -11,6 +11,7 @@ import pytest
 from g2lstm import G2Error
 from g2lstm.__main__ import main as load_and_run
 from g2lstm.lab.bench import train
+from g2lstm.lab.bench.measure import Field, Report
 from g2lstm.text import lines
 from tests.cli.command import run
 from tests.pickles import PickleError
@@ -90,19 +91,35 @@ def test_info_says_why_the_kernel_is_not_here(monkeypatch):
     assert describe_backends()["native"] == "torch operations, slower (not compiled: no C++ compiler)"
 
 
-def test_bench_layer_as_json(monkeypatch):
-    monkeypatch.setattr(train, "peak_memory", lambda *_: 1.5)
-    done = run("bench", "layer", "--shape", "3,2,4,5", "--rounds", "1", "--json")
+def bench_layer(*options):
+    done = run("bench", "layer", "--shape", "3,2,4,5", "--rounds", "1", "--json", *options)
     assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)["rows"]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_bench_layer_as_json(monkeypatch):
+    rows = bench_layer()
     assert [(row["what"], row["name"]) for row in rows] == [
         ("train", "torch.nn.LSTM"), ("train", "auto"), ("train", "stock"), ("train", "reference"),
         ("eval", "torch.nn.LSTM"), ("eval", "auto"), ("train", "torch.nn.GRU"), ("train", "G2GRU"),
     ]  # fmt: skip
-    assert all(row["milliseconds"] > 0 for row in rows)
+    assert all(row["milliseconds"] > 0 and row["shape"] == [3, 2, 4, 5] for row in rows)
+    monkeypatch.setattr(train, "peak_memory", lambda *_: 1.5)
+    assert [row["megabytes"] for row in bench_layer("--memory")][:5] == [1.5] * 4 + [None]
     monkeypatch.setattr(train, "peak_memory", lambda *_: 0.0)  # too small a step to be seen
-    rows = json.loads(run("bench", "layer", "--shape", "3,2,4,5", "--rounds", "1", "--json").stdout)["rows"]
-    assert {row["memory_ratio"] for row in rows} == {None}
+    assert {row["memory_ratio"] for row in bench_layer("--memory")} == {None}
+
+
+def test_what_is_measured_is_shown_before_the_rest_is(monkeypatch):
+    def measure(shapes, *_):
+        for shape in shapes:
+            yield Report(f"at {shape}", (Field("name", "layer"),), [{"name": "ours"}])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "measure_layer", measure)
+    done = run("bench", "layer", "--shape", "3,2,4,5", "--shape", "1,1,1,1")
+    assert done.returncode == 130
+    assert done.stdout.count("ours") == 2
 
 
 @pytest.mark.parametrize(

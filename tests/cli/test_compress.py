@@ -12,7 +12,7 @@ from g2lstm.cli.compress import HELP
 from g2lstm.cli.main import main
 from g2lstm.compression.spec import PRESETS
 from g2lstm.runs import compressed
-from g2lstm.training.loop import Trainer
+from g2lstm.training.optim import NonMonotoneAveraging
 from tests.runs.toys import language_run, translation_run
 
 SPEC = "gates=round:0.2,clip:0.4; cell=int8; embedding=int8"
@@ -183,7 +183,7 @@ def _refused(call, run, message, *arguments):
 def test_finetune_stop_and_continue(call, run):
     again = ["compress", run, "int2", "--finetune", "2", "--set", "train.optimizer.lr=0.05", "--set", "train.seed=3"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "_fit_epochs", lambda self: os.kill(os.getpid(), signal.SIGINT))
+        patch.setattr(NonMonotoneAveraging, "after_update", lambda self: os.kill(os.getpid(), signal.SIGINT))
         code, shown, told = call(*again)
     assert (code, shown) == (130, "")
     assert "run+int2 --set train.optimizer.lr=0.05 --set train.seed=3 --resume" in told

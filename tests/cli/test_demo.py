@@ -13,13 +13,21 @@ from g2lstm.cli.main import app
 from g2lstm.lab.study.table import chance, signed
 from g2lstm.runs.directory import RunDirectory
 from tests.lab.study.toys import change_weights, of_language, write_text
+from tests.pictures import draw_nothing
 
 RUNS = {"sigmoid": "lstm", "sharpened": "sharpened", "gumbel": "g2"}
 
 
 def options(folder, out):
-    toy = [*of_language(folder / "data"), "model.embedding=16", "model.hidden=24", "train.epochs=1", "train.minutes=1"]
+    toy = [*of_language(folder / "data"), "model.embedding=24", "model.hidden=24", "train.epochs=1", "train.minutes=1"]
     return ["demo", "--out", str(out), *(word for each in toy for word in ("--set", each))]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_drawing():
+    with pytest.MonkeyPatch.context() as patch:
+        draw_nothing(patch)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +44,7 @@ def test_it_ends_with_a_table_the_report_and_what_to_do_next(demo):
     for words in (
         "LSTM", "sharpened", "G²", "test perplexity", "round 0.2", "round 0.2, clip 0.4", "G² − LSTM",
         "MB, small", "steps/s, small", "gates beyond 0.1 or 0.9", str(out / "report.html"),
-        "g2lstm train embedded --set data.path=FOLDER", "g2lstm compress runs/mine small", "g2lstm view runs/mine",
+        "g2lstm train my.txt --out runs/mine", "g2lstm compress runs/mine small", "g2lstm view runs/mine",
         "convert_",
     ):  # fmt: skip
         assert words in done.stdout, words

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("one_registry")
 
 
 def test_a_language_model(tmp_path):
-    run = language_run(tmp_path / "lm", "model.layers=1")
+    run = language_run(tmp_path / "lm", "model.layers=1", "model.hidden=10")
     code, out, err = command("export", run, "--format", "onnx")
     assert (code, err) == (0, "")
     lines = out.splitlines()
@@ -51,7 +51,7 @@ def test_a_translation_model_as_json(tmp_path):
 
 
 def test_what_becomes_float32_is_told_on_standard_error(tmp_path, monkeypatch):
-    run = language_run(tmp_path / "lm", "model.layers=1")
+    run = language_run(tmp_path / "lm", "model.layers=1", "model.hidden=10")
     trained = load(run)
     trained.model = compress(trained.model, "embedding=int8")
     monkeypatch.setattr("g2lstm.runs.trained.load", lambda path: trained)
@@ -63,7 +63,7 @@ def test_what_becomes_float32_is_told_on_standard_error(tmp_path, monkeypatch):
 
 
 def test_a_language_model_in_c(tmp_path, monkeypatch):
-    run = language_run(tmp_path / "lm", "model.layers=1")
+    run = language_run(tmp_path / "lm", "model.layers=1", "model.hidden=10")
     monkeypatch.setattr("shutil.which", lambda name: None)
     code, out, err = command("export", run, "--format", "c")
     assert (code, err) == (0, "")
@@ -122,7 +122,7 @@ def test_mistakes_in_the_run(tmp_path):
     code, _, err = command("export", tmp_path / "nowhere")
     assert code == 2
     assert "is not a run directory" in err
-    run = language_run(tmp_path / "lm", "model.layers=1")
+    run = language_run(tmp_path / "lm", "model.layers=1", "model.hidden=10")
     (run / "model.safetensors").unlink()
     code, _, err = command("export", run)
     assert code == 2

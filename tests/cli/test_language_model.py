@@ -6,7 +6,9 @@ import os
 import signal
 
 import pytest
+import torch
 
+import g2lstm
 from g2lstm.cli.progress import TrainingBar
 from g2lstm.text.embedded import embedded_files
 from g2lstm.text.tokenize import Tokenizer
@@ -54,7 +56,7 @@ def test_evaluate(trained):
     plain = json.loads(run("eval", trained, "--split", "test", "--json").stdout)
     assert set(plain) == {
         "perplexity", "bits_per_character", "unknown_share", "split", "tokens", "eval_gate", "recipe", "data",
-        "signature",
+        "signature", "weights", "machine", "tokenizers",
     }  # fmt: skip
     text, tokenizer = embedded_files()["test.txt"], Tokenizer.load(trained / "tokenizer.json")
     assert plain["bits_per_character"] == pytest.approx(
@@ -225,3 +227,70 @@ def test_broken_runs_are_refused(trained, tmp_path, damage):
     assert done.returncode == 2
     assert expected[damage] in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_text_alone_is_enough(tmp_path):
+    (tmp_path / "cats.txt").write_text("The cat sat on the mat.\nThe dog, it seems, saw the cat.\n" * 60)
+    toy = ["--set", "train.epochs=1", "--set", "model.embedding=8", "--set", "model.hidden=12"]
+    done = run("train", tmp_path / "cats.txt", *toy, "--out", tmp_path / "run", G2LSTM_CACHE=str(tmp_path / "cache"))
+    assert done.returncode == 0, done.stderr
+    first = done.stderr.splitlines()[0]
+    assert " parameters, layers of 12 and 8 units, " in first
+    assert " sub-words, 0.0% of the validation text unknown; 1 minutes or 1 epochs at most" in first
+    score = json.loads(run("eval", tmp_path / "run", "--split", "test", "--json").stdout)
+    assert score["unknown_share"] == 0
+    written = run("init", tmp_path / "cats.txt", "--out", tmp_path / "cats.toml")
+    assert written.returncode == 0, written.stderr
+    assert "next: g2lstm train" in written.stdout
+    again = run("train", tmp_path / "cats.toml", *toy, "--out", tmp_path / "run", "--resume")
+    assert again.returncode == 0, again.stderr  # the same recipe
+    assert "exists; choose another name" in run("init", tmp_path / "cats.txt", "--out", tmp_path / "cats.toml").stderr
+
+
+def test_a_key_is_explained():
+    assert run("recipe", "explain", "minutes").stdout.startswith(
+        "train.minutes: a number, above 0\n  The time to train"
+    )
+    done = run("recipe", "explain", "minuts")
+    assert (done.returncode, done.stderr) == (2, "g2lstm: a recipe has no key 'minuts'; did you mean minutes?\n")
+
+
+def test_a_prompt_from_standard_input_and_plain_text(trained):
+    options = ["--tokens", "12", "--seed", "1"]
+    given = run("generate", trained, "--prompt", "the value", *options).stdout
+    assert run("generate", trained, "--prompt", "-", *options, standard_input="the value\n").stdout == given
+    plain = run("generate", trained, "--prompt", "the value , or", *options, "--detokenize", "en")
+    assert plain.stdout.startswith("the value, or")
+    wrong = run("generate", trained, "--detokenize", "xx")
+    assert (wrong.returncode, "language must be one of 'de', 'en'" in wrong.stderr) == (2, True)
+
+
+def test_completion_can_be_installed():
+    assert "--install-completion" in run("--help").stdout
+
+
+def test_validations_say_bits_per_character(trained):
+    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    valid = [line for line in lines if line["kind"] == "valid"][-1]
+    score = json.loads(run("eval", trained, "--json").stdout)
+    assert valid["bits_per_character"] == pytest.approx(score["bits_per_character"], rel=0.02)
+
+
+def test_a_loaded_model_says_what_it_is(trained):
+    model = g2lstm.load(trained)
+    assert repr(model).startswith(f"<TrainedLanguageModel from {trained}: method gumbel, 2 layers, ")
+    with pytest.raises(g2lstm.G2Error, match="a text must be a str, got NoneType"):
+        model.perplexity(None)
+    with pytest.raises(g2lstm.G2Error, match="a text must be a str, got int"):
+        model.generate(3)
+    with pytest.raises(g2lstm.G2Error, match="load takes the path of a run directory, got int"):
+        g2lstm.load(5)
+
+
+def test_perplexity_counts_the_first_token(trained):
+    model, line = g2lstm.load(trained), "the value is returned"
+    ids = [model.tokenizer.eos_id, *model.tokenizer.encode(line), model.tokenizer.eos_id]
+    with torch.no_grad():
+        features, _, _ = model.model(torch.tensor(ids[:-1])[:, None])
+        losses = model.model.token_losses(features.flatten(0, 1), torch.tensor(ids[1:]))
+    assert model.perplexity(line) == pytest.approx(losses.mean().exp().item(), rel=1e-5)

@@ -103,6 +103,7 @@ def strangers(tmp_path_factory):
     ],
     ids=lambda value: " ".join(value[::2]) if isinstance(value, list) else value,
 )
+@pytest.mark.usefixtures("no_drawing")
 def test_a_strangers_words(strangers, tmp_path, task, arguments, on_terminal):
     """In a pipe a text is data, and stays as it is; an object escapes its words anyway."""
     copy = shutil.copytree(strangers[task], tmp_path / "run")

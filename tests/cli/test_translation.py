@@ -123,6 +123,63 @@ def test_options_reach_the_search(trained):
     short = run("translate", trained, "--max-source", "2", standard_input="die frau schläft .\n")
     assert short.returncode == 2
     assert "line 1 has 4 tokens, more than max_source, which is 2" in short.stderr
+    assert "line 1 is cut after 2 target tokens; raise --max-length" in cut.stderr
+    long = run("translate", trained, "--min-length", "9", standard_input="die frau schläft .\n")
+    assert len(long.stdout.split()) >= 9
+    many = run("translate", trained, "--max-source", "2000", "--max-length", "2", standard_input="die " * 1200)
+    assert many.returncode == 0, many.stderr
+    wrong = run("translate", trained, "--min-length", "9", "--max-length", "2", standard_input="die frau schläft .\n")
+    assert "min_length is 9, more than max_length, which is 2" in wrong.stderr
+
+
+def test_given_translations_are_scored(trained, tmp_path):
+    """As the search scores its own."""
+    source, target = tmp_path / "in", tmp_path / "out"
+    german = "die frau schläft .\nweil der mann liest , schläft die frau .\n"
+    best = [*map(json.loads, run("translate", trained, "--json", standard_input=german).stdout.splitlines())]
+    source.write_text(german * 2)
+    target.write_text("".join(f"{one['text']}\n" for one in best) + "the dog laughs .\na\n")
+    done = run("score", trained, source, target)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [int(row[1]) for row in rows[:3]] == [5, 10, 5]
+    for row, one in zip(rows, best, strict=False):
+        assert float(row[0]) == pytest.approx(one["log_probability"], abs=1e-3)
+    assert float(rows[2][0]) < float(rows[0][0])
+    assert "perplexity" in done.stderr
+    assert json.loads(run("score", trained, source, target, "--json").stdout.splitlines()[3])["line"] == 4
+    target.write_text("one line\n")
+    assert "they must have the same number" in run("score", trained, source, target).stderr
+
+
+def test_any_test_set(trained, tmp_path):
+    before = (trained / "result.json").read_bytes() if (trained / "result.json").exists() else None
+    source, reference, saved = (tmp_path / name for name in ("in.de", "in.en", "saved.en"))
+    source.write_text("die frau schläft .\nder hund liest .\n")
+    reference.write_text("the woman sleeps .\nthe dog sings .\n")
+    command = ["eval", trained, "--source", source, "--reference", reference, "--save", saved]
+    done = run(*command, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["split"], result["sentences"]) == ("given", 2)
+    assert result["data"].startswith("own/")
+    assert 0 < result["bleu"] < 100
+    assert saved.read_text() == "the woman sleeps .\nthe dog reads .\n"
+    assert f"on {source}" in run(*command).stdout
+    after = (trained / "result.json").read_bytes() if (trained / "result.json").exists() else None
+    assert after == before
+    assert "needs both --source and --reference" in run("eval", trained, "--source", source).stderr
+
+
+def test_scores_and_alignments(trained):
+    done = run("translate", trained, "--scores", "--alignments", standard_input="die frau schläft .\n\n")
+    first, second = (line.split("\t") for line in done.stdout.splitlines())
+    assert first[1] == "the woman sleeps ."
+    assert float(first[0]) < 0
+    pairs = [tuple(map(int, pair.split("-"))) for pair in first[2].split()]
+    assert [target for _, target in sorted(pairs, key=lambda pair: pair[1])] == [0, 1, 2, 3]
+    assert all(source in range(4) for source, _ in pairs)
+    assert second == ["0.0000", "", ""]
 
 
 def test_a_reader_that_has_had_enough_is_no_error(trained, monkeypatch):
@@ -188,6 +245,24 @@ def test_bad_files(folder, file, content, message):
     assert not (folder / "run" / "recipe.toml").exists()
 
 
+def test_a_folder_of_pairs_is_enough(tmp_path):
+    """Without valid and test, without a recipe."""
+    pairs = write_pairs(tmp_path / "pairs")
+    for file in [*pairs.glob("valid.*"), *pairs.glob("test.*")]:
+        file.unlink()
+    cache = str(tmp_path / "cache")
+    toy = ["--set", "train.epochs=1", "--set", "model.embedding=8", "--set", "model.hidden=8"]
+    done = run("train", pairs, *toy, "--out", tmp_path / "run", G2LSTM_CACHE=cache)
+    assert done.returncode == 0, done.stderr
+    assert run("eval", tmp_path / "run", "--split", "test", G2LSTM_CACHE=cache).returncode == 0
+    written = run("init", "de", "en", pairs, "--out", tmp_path / "my.toml", G2LSTM_CACHE=cache)
+    assert written.returncode == 0, written.stderr
+    assert written.stdout.startswith("de to en: 180 pairs to train on, tokenised text, ")
+    again = run("train", tmp_path / "my.toml", *toy, "--out", tmp_path / "run", "--resume", G2LSTM_CACHE=cache)
+    assert again.returncode == 0, again.stderr  # the same recipe
+    assert "give a text, or two languages and a folder" in run("init", "de", pairs).stderr
+
+
 def test_unknown_pair(folder):
     done = run(*own(folder, "--set", "data.source=fr"))
     assert done.returncode == 2
@@ -199,14 +274,28 @@ def test_unknown_pair(folder):
 
 
 def test_bad_input_of_translate(trained):
-    done = run("translate", trained, standard_input=b"gut\ngr\xfc\xdfe\n")
+    """A bad line costs only itself."""
+    good = b"die frau schl\xc3\xa4ft ."
+    given = b"\n".join([good, b"gr\xfc\xdfe", b"die " * 1200, good])
+    done = run("translate", trained, standard_input=given)
     assert done.returncode == 2
-    assert "line 2 of the input is not UTF-8 text: byte 0xfc at position 3" in done.stderr
-    long = run("translate", trained, standard_input="die frau\n" + "die " * 1200 + "\n")
-    assert long.returncode == 2
-    assert "line 2 has 1200 tokens" in long.stderr
-    assert long.stdout == ""
-    assert len(long.stderr.splitlines()) == 1
+    assert done.stdout == "the woman sleeps .\n\n\nthe woman sleeps .\n"
+    broken, long, end = done.stderr.splitlines()
+    assert "line 2 is not UTF-8 text: byte 0xfc at position 3" in broken
+    assert "line 3 has 1200 tokens, more than max_source, which is 1000" in long
+    assert "2 line(s) could not be translated" in end
+    rows = run("translate", trained, "--nbest", "2", standard_input=given).stdout.splitlines()
+    assert [row.split("\t")[0] for row in rows] == ["1", "1", "2", "3", "4", "4"]
+    assert rows[2] == "2\t\t"
+    objects = [*map(json.loads, run("translate", trained, "--json", standard_input=given).stdout.splitlines())]
+    assert [one.get("error", "")[:10] for one in objects] == ["", "is not UTF", "has 1200 t", ""]
+
+
+def test_many_lines_are_translated_in_batches(trained):
+    """In groups of what has come, by another runtime than a few lines."""
+    given = "die frau schläft .\nder hund liest .\n" * 1500
+    done = run("translate", trained, "--beam", "1", standard_input=given)
+    assert done.stdout == "the woman sleeps .\nthe dog reads .\n" * 1500
 
 
 def test_commands_of_the_other_task(trained):
@@ -223,3 +312,9 @@ def test_a_truncated_run(trained, tmp_path):
     done = run("eval", broken)
     assert done.returncode == 2
     assert "has no tokenizer.target.json" in done.stderr
+
+
+def test_a_run_that_is_not_there_is_an_error_without_a_line_to_translate(tmp_path):
+    done = run("translate", tmp_path / "none")
+    assert done.returncode == 2
+    assert "is not a run directory" in done.stderr

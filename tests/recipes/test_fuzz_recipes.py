@@ -71,7 +71,7 @@ def test_any_override_is_taken_or_refused(key, value):
         (b"a = " + b"[" * 90 + b"]" * 90, "is nested more than 20 deep"),
         (b"#" * 20_000, "is longer than 16,384 bytes"),
         (b'task = "lm"\n' + b"".join(b"k%d = 1\n" % number for number in range(1000)), "50 mistakes or more"),
-        (b'task = "lm"\ndata.path = "a\\u0000b"\ntrain.epochs = 1', "no folder can have this name"),
+        (b'task = "lm"\ndata.path = "a\\u0000b"\ntrain.epochs = 1', "no file or folder can have this name"),
         (b'task = "lm"\ndata.path = "~nobody-of-this-name"\ntrain.epochs = 1', "there is no such user"),
         (b'task = "lm"\ndata.name = "ptb"\ntrain.epochs = 1e999', "must be a valid integer"),
         (b'task = "lm"\n"' + b"k" * 9000 + b'" = 1', "k\\.\\.\\. is not a key"),

@@ -17,6 +17,7 @@ from g2lstm.runs.trained import load
 from g2lstm.tasks.recipes import load_recipe
 from tests.cli.command import run as command
 from tests.fuzz import changed, damaged, fuzzed
+from tests.pictures import draw_nothing
 from tests.runs.test_compressed import compressed_run
 from tests.runs.toys import language_run, translation_run
 
@@ -29,6 +30,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("G2LSTM_CACHE", str(folder / "cache"))
+        draw_nothing(patch)
         language, translation = language_run(folder / "lm"), translation_run(folder / "mt")
         runs = {"lm": language, "mt": translation, "small": compressed_run(language)[0]}
         for run in runs.values():
@@ -77,6 +79,7 @@ def test_damaged_files_are_noticed_or_do_no_harm(made, tmp_path, data):
 
 COMMANDS = {  # that read a run, with the options that make them quick
     "eval": ["--json"],
+    "verify": ["--json"],
     "gates": ["--samples", "1", "--json"],
     "report": [],
     "generate": ["--tokens", "2"],
@@ -95,7 +98,7 @@ def test_whatever_a_file_says_commands_work_or_end_with_one_message(made, tmp_pa
     for old in (run, tmp_path / "run+small", tmp_path / "report.html"):
         shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink(missing_ok=True)
     shutil.copytree(made[which], run)
-    kind = data.draw(st.sampled_from(["report", "report", "gates", *COMMANDS]))
+    kind = data.draw(st.sampled_from(["report", "report", "gates", "verify", *COMMANDS]))
     files = sorted(path for path in run.rglob("*.json*") if kind == "report" or path.name != "gates.json")
     file = data.draw(st.sampled_from(files))
     lines = file.read_text().splitlines() if file.suffix == ".jsonl" else [file.read_text()]

@@ -19,11 +19,14 @@ def language_run(folder, *overrides):
         (texts / f"{split}.txt").write_text("\n".join(part) + "\n")
     tables = {
         "task": "lm",
-        "data": {"path": str(texts)},
+        "data": {"path": str(texts), "tokenizer": "word", "min_frequency": 1},
         "model": {"embedding": 10, "hidden": 12, "layers": 2},
         "evaluate": {"cache": {"window": 20, "theta": 0.5, "lambda": 0.1}},
     }
-    return _made(folder / "run", parse_recipe(tables | {"train": {"epochs": 1, "batch_size": 4}}, overrides))
+    return _made(
+        folder / "run",
+        parse_recipe(tables | {"train": {"epochs": 1, "batch_size": 4, "frequency_bias": False}}, overrides),
+    )
 
 
 def translation_run(folder, *overrides):

@@ -38,7 +38,10 @@ def bolder_(run):
     return run
 
 
-@pytest.fixture(params=KINDS, ids=lambda one: f"{' '.join(one[0])} {one[1]}")
+@pytest.fixture(
+    params=[pytest.param(one, marks=() if k in (0, 3, 5) else pytest.mark.slow) for k, one in enumerate(KINDS)],
+    ids=lambda one: f"{' '.join(one[0])} {one[1]}",
+)
 def run(request, tmp_path):
     """Runs of all kinds."""
     overrides, spec = request.param

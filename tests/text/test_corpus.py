@@ -244,7 +244,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_an_unknown_kind_of_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(G2Error, match="the tokenizer must be 'word' or 'bpe', got 'char'"):
+    with pytest.raises(G2Error, match="the tokenizer must be 'bpe', 'word' or 'character', got 'char'"):
         prepare_tokenizer(write(tmp_path / "text", "a\n"), "char")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from g2lstm.errors import G2Error
 from g2lstm.text import datasets
-from g2lstm.text.datasets import DataSet, cache_dir, data_set, data_sets, fetch, folder_of, own_folder, partial_pairs
+from g2lstm.text.datasets import DataSet, cache_dir, data_set, data_sets, fetch, folder_of, partial_pairs
 
 from .sets import DATA, needs
 
@@ -191,21 +191,6 @@ def test_a_download_that_is_not_found(toy: DataSet, mirror: Path) -> None:
     (mirror / "toy" / "train.txt").unlink()
     with pytest.raises(G2Error, match=r"cannot download train.txt of 'toy': 404 Client Error"):
         fetch("toy")
-
-
-def test_a_folder_of_the_users_own(tmp_path: Path) -> None:
-    folder = put(tmp_path / "own")
-    assert own_folder(folder, ["txt"]) == folder
-    (folder / "valid.txt").unlink()
-    with pytest.raises(G2Error, match=re.escape(f"the data folder {folder} lacks valid.txt; it needs train.txt, ")):
-        own_folder(folder, ["txt"])
-    with pytest.raises(
-        G2Error,
-        match="lacks train.fr, .* test.en; it needs train.fr, train.en, valid.fr, valid.en, test.fr and test.en",
-    ):
-        own_folder(folder, ["fr", "en"])
-    with pytest.raises(G2Error, match=re.escape(f"the data folder {tmp_path / 'no'} does not exist; create it with ")):
-        own_folder(tmp_path / "no", ["txt"])
 
 
 def test_the_embedded_set_needs_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

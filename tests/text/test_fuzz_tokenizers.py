@@ -16,6 +16,7 @@ LINES = ["the cat sat on the mat", "a dog"]
 FILES = [
     train_word_tokenizer(LINES).to_json(),
     train_bpe_tokenizer(LINES * 3, vocabulary=266, prefix_space=True, is_tokenized=True, lowercase=True).to_json(),
+    train_bpe_tokenizer(LINES * 3, vocabulary=266, prefix_space=True, is_cleaning=True).to_json(),
 ]
 
 
@@ -69,7 +70,7 @@ ADDED = {"id": 999, "content": "q", "single_word": False, "lstrip": False, "rstr
         {"new": 1},
     ],
 )
-@pytest.mark.parametrize("content", FILES, ids=["word", "bpe"])
+@pytest.mark.parametrize("content", FILES, ids=["word", "bpe", "clean"])
 def test_settings_that_training_never_writes_are_refused(tmp_path: Path, content: str, change: dict[str, Any]) -> None:
     said = json.loads(content)
     path = tmp_path / "tokenizer.json"

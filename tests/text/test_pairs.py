@@ -7,6 +7,7 @@ import pytest
 from g2lstm.errors import G2Error
 from g2lstm.text import corpus
 from g2lstm.text.batches import TrainingBatches
+from g2lstm.text.clean import clean
 from g2lstm.text.datasets import data_set, fetch
 from g2lstm.text.grammar import grammar_pairs
 from g2lstm.text.pairs import PairFiles, prepare_pairs, prepare_tokenizers
@@ -143,7 +144,7 @@ def test_counts_of_the_real_sets(name: str, valid: int, test: int) -> None:
     assert len(pairs) == test
     for index in range(0, test, 100):
         line = files["test"].target.read_text(encoding="utf-8").split("\n")[index]
-        assert target.decode(pairs.target.line(index).tolist()) == line
+        assert target.decode(pairs.target.line(index).tolist()) == clean(line)
 
 
 @pytest.mark.slow

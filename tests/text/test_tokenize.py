@@ -1,6 +1,8 @@
 import json
 import random
 import re
+from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from g2lstm.errors import G2Error
+from g2lstm.text.clean import clean
 from g2lstm.text.tokenize import Tokenizer, _with_short_words, train_bpe_tokenizer, train_word_tokenizer
 
 TRAIN = {"word": train_word_tokenizer, "bpe": train_bpe_tokenizer}
@@ -150,6 +153,21 @@ def test_the_options_of_pairs_are_kept(tmp_path: Path) -> None:
         assert train_bpe_tokenizer(LINES, vocabulary=300, **options).fingerprint != tokenizer.fingerprint
 
 
+@pytest.mark.parametrize("train", [train_word_tokenizer, partial(train_bpe_tokenizer, vocabulary=300)])
+def test_what_looks_alike_is_alike(train: Callable[..., Tokenizer], tmp_path: Path) -> None:
+    """Also in the text that the tokenizer is trained on, and after loading."""
+    train(["u\u0308ber\u00a0 \x07Berg"] * 3, is_cleaning=True, lowercase=True).save(tmp_path / "tokenizer.json")
+    tokenizer = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert tokenizer.is_cleaning
+    ids = tokenizer.encode("\u00fcber berg")
+    assert tokenizer.unk_id not in ids
+    for line in ("u\u0308ber  berg", "\ufeff\u00fcber\tberg\r", " \u00fcber\u202fbe\u00adrg\x00 "):
+        assert tokenizer.encode(line) == ids
+        assert clean(line) == "\u00fcber berg"
+    assert clean("a\u200db") == "a\u200db"
+    assert not train(["x"]).is_cleaning
+
+
 @given(st.lists(ANY_LINE, max_size=5), st.booleans())
 def test_words_that_were_counted_are_found(lines: list[str], lowercase: bool) -> None:
     tokenizer = train_word_tokenizer(lines, lowercase=lowercase)
@@ -241,3 +259,19 @@ def test_files_that_are_no_tokenizers(tmp_path: Path, words: Tokenizer) -> None:
     )
     with pytest.raises(G2Error, match="can use: the vocabulary has no token '<eos>'"):
         Tokenizer.load(path)
+
+
+def test_characters(tmp_path: Path) -> None:
+    tokenizer = train_word_tokenizer(["Über <unk>\t日本", "aa  b"], is_split=True)
+    assert tokenizer.kind == "character"
+    text = "Über 日本  aab\t<unk>"
+    ids = tokenizer.encode(text)
+    assert len(ids) == len(text)
+    assert tokenizer.unk_id not in ids  # to characters, <unk> is ordinary text
+    assert tokenizer.decode([*ids, tokenizer.eos_id, *ids]) == f"{text}\n{text}"
+    assert b"".join(map(tokenizer.bytes_of, ids)).decode() == text
+    assert tokenizer.readable(tokenizer.encode("a ü\t")) == ["a", "␣", "<unk>", "\\t"]
+    tokenizer.save(tmp_path / "tokenizer.json")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert (loaded.kind, loaded.encode(text)) == ("character", ids)
+    assert len(train_word_tokenizer(["aab"], is_split=True, min_frequency=2)) == 3

@@ -7,8 +7,9 @@ import torch
 from safetensors.torch import load_file
 
 from g2lstm import G2Error
+from g2lstm.recipes.sections import TrainSection
 from g2lstm.training import loop
-from g2lstm.training.progress import fitted_epochs
+from g2lstm.training.progress import TrainingProgress, Turn
 from tests.training.toys import NTASGD, lm_recipe, make_trainer
 
 
@@ -19,8 +20,11 @@ class Ticking:
         self.now = 0.0
 
     def monotonic(self):
-        self.now += 0.1
+        self.advance(0.1)
         return self.now
+
+    def advance(self, seconds):
+        self.now += seconds
 
 
 def test_training_learns_and_writes_what_it_promises(whole):
@@ -39,27 +43,47 @@ def test_training_learns_and_writes_what_it_promises(whole):
     assert "train" in kinds
 
 
-def test_minutes_are_turned_into_epochs(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "time", Ticking())
-    trainer = make_trainer(lm_recipe(data, epochs=None, minutes=0.1), tmp_path / "run")
+@pytest.mark.parametrize("speeds", [(1.0, 1.0), (1.0, 5.0), (5.0, 1.0)], ids=["even", "slower", "faster"])
+def test_minutes_are_kept_whatever_the_machine_does(data, tmp_path, monkeypatch, speeds):
+    """The clock of a machine that changes its speed after the first ten updates."""
+    clock = Ticking()
+    monkeypatch.setattr(loop, "time", clock)
+    trainer = make_trainer(lm_recipe(data, epochs=None, minutes=5.0), tmp_path / "run")
+    first, later = speeds
+    trainer.observer.after = lambda progress: clock.advance(first if progress.step < 10 else later)
     progress = trainer.train()
-    assert progress.epochs is not None
-    assert any("0.1 minutes are enough for" in message for message in trainer.observer.messages)
-    assert progress.epoch + trainer.learner.epoch_progress >= progress.epochs
-    facts = trainer.run.training_facts()
-    if int(facts["steps"]):  # the first validation may have been the best
-        assert float(facts["epochs"]) == progress.epochs
-        assert f"|epochs:{facts['epochs']}|" in trainer.run.signature()
+    assert 0.9 * 300 <= progress.seconds <= 300 + 3 * later + progress.validation_seconds
+    assert progress.epochs == progress.epoch + trainer.learner.epoch_progress
+    assert trainer.observer.shares == sorted(trainer.observer.shares)
 
 
-# In the first case, five epochs with their validations take exactly 60 seconds. In the second, four seconds are left
-# after five epochs: two of training and two of validation.
-@pytest.mark.parametrize(
-    ("minutes", "epoch", "validation", "expected"),
-    [(1, 10, 2, 5.0), (64 / 60, 10, 2, 5.2), (1, 60, 0, 1.0), (1, 120, 0, 0.5)],
-)
-def test_fitted_epochs_by_hand(minutes, epoch, validation, expected):
-    assert fitted_epochs(minutes, epoch, validation) == pytest.approx(expected)
+def test_a_budget_in_minutes_leaves_time_for_the_last_validation():
+    settings = TrainSection(minutes=1)
+    progress = TrainingProgress(seconds=30.0, validation_seconds=20.0)
+    assert progress.share(settings, 0.5) == 0.75
+    assert TrainingProgress(seconds=30.0, epoch=4).share(TrainSection(minutes=1, epochs=5), 0.5) == 0.9
+
+
+def test_training_in_turns_is_the_same_training(data, tmp_path):
+    recipe = lm_recipe(data)
+    alone = make_trainer(recipe, tmp_path / "alone")
+    alone.train()
+    for until in (1, 2, 3):
+        trainer = make_trainer(recipe, tmp_path / "run", turn=Turn(3, until))
+        progress = trainer.train(resume=until > 1)
+        assert (progress.epoch, progress.finished) == (until, until == 3)
+    assert progress.step == alone.progress.step
+    assert all(map(torch.equal, trainer.learner.model.parameters(), alone.learner.model.parameters()))
+
+
+def test_training_that_diverges_is_an_error(data, tmp_path):
+    recipe = lm_recipe(data, optimizer={"name": "adamw", "lr": 100.0, "final_lr": 1.0}, epochs=1, clip=0.0)
+    with pytest.raises(
+        G2Error, match=r"training has diverged: the validation loss was .* before and is .* lower train"
+    ):
+        make_trainer(recipe, tmp_path / "run").train()
+    with pytest.raises(G2Error, match="training has diverged"):  # it stays one
+        make_trainer(recipe, tmp_path / "run").train(resume=True)
 
 
 def test_epochs_end_training_before_the_minutes_do(data, tmp_path):

@@ -32,7 +32,7 @@ def tables(tmp_path):
         (folder / f"{split}.txt").write_text("a b c d e f g\n" * 20)
     return {
         "task": "lm",
-        "data": {"path": str(folder)},
+        "data": {"path": str(folder), "tokenizer": "word"},
         "model": {"embedding": 4, "hidden": 4, "layers": 1},
         "train": {"epochs": 1, "batch_size": 2, "bptt": 5},
     }
@@ -206,19 +206,21 @@ def test_tables_data_and_observer(tables, tmp_path):
         def on_step(self, progress, share, values):
             steps.append(progress.step)
 
-    trained = g2lstm.train(tables, tmp_path / "run", ["model.hidden=5"], observer=Watching())
+    trained = g2lstm.train(tables, tmp_path / "run", ["model.layers=2", "model.hidden=5"], observer=Watching())
     assert trained.recipe.model.hidden == 5
     assert steps
     with pytest.raises(g2lstm.G2Error, match="already holds a run"):
         g2lstm.train(tables, tmp_path / "run")
-    again = g2lstm.train(tables, tmp_path / "run", ["model.hidden=5"], resume=True, data_dir=str(tmp_path))
+    again = g2lstm.train(
+        tables, tmp_path / "run", ["model.layers=2", "model.hidden=5"], resume=True, data_dir=str(tmp_path)
+    )
     assert again.model.vocabulary_size == trained.model.vocabulary_size
 
 
 def test_the_frequencies_of_words_may_be_known_from_the_start(tables, tmp_path):
     for split in ("train", "valid", "test"):
         (tmp_path / f"data/{split}.txt").write_text("the cat saw the dog\nthe dog ran\n" * 20)
-    plain, _ = prepare(parse_recipe(tables), Accelerator(cpu=True))
+    plain, _ = prepare(parse_recipe(tables, ["train.frequency_bias=false"]), Accelerator(cpu=True))
     knowing, tokenizers = prepare(parse_recipe(tables, ["train.frequency_bias=true"]), Accelerator(cpu=True))
     assert not plain.model.softmax_bias.any()
     id_of = tokenizers["tokenizer.json"].id_of

@@ -38,11 +38,15 @@ def write_text(folder, lines=31):
 
 def lm_recipe(data, *, quiet=False, evaluate=2, **train):
     """A language model of two layers; quiet, it draws no random numbers while it trains."""
-    model = {"embedding": 8, "hidden": 12, "layers": 2}
+    dropout = {"words": 0.1, "input": 0.4, "between": 0.25, "output": 0.4}
+    model = {"embedding": 8, "hidden": 12, "layers": 2, "weight_dropout": 0.5, "dropout": dropout}
     if quiet:
         model |= QUIET | {"dropout": {**DROPOUT, "words": 0.0}}
-    train = {"epochs": 3, "batch_size": 4, "bptt": 8, "optimizer": ADAMW, **train}
-    tables = {"task": "lm", "data": {"path": str(data)}, "model": model, "evaluate": {"batch_size": evaluate}}
+    regularised = {"activation_regularisation": 2.0, "temporal_regularisation": 1.0}
+    train = {"optimizer": ADAMW, **regularised, **train}
+    train = {"epochs": 3, "batch_size": 4, "bptt": 8, "clip": 0.25, "frequency_bias": False, **train}
+    words = {"path": str(data), "tokenizer": "word", "min_frequency": 1}
+    tables = {"task": "lm", "data": words, "model": model, "evaluate": {"batch_size": evaluate}}
     return parse_recipe({**tables, "train": train})
 
 
@@ -77,14 +81,14 @@ class Recorder(Observer):
         self.messages.append(message)
 
 
-def make_trainer(recipe, out, after=lambda progress: None):
+def make_trainer(recipe, out, after=lambda progress: None, turn=None):
     """A trainer into a new or an existing run directory; its observer is a `Recorder`."""
     accelerator = Accelerator(cpu=True)
     learner, tokenizers = prepare(recipe, accelerator)
     run = RunDirectory(out)
     if not run.recipe_file.exists():
         run = RunDirectory.create(out, recipe, tokenizers)
-    return Trainer(learner, recipe.train, run, accelerator, Recorder(after))
+    return Trainer(learner, recipe.train, run, accelerator, Recorder(after), turn)
 
 
 def resumed(recipe, out):

@@ -4,6 +4,7 @@ import functools
 import json
 import statistics
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,6 @@ class Measured(Score):
     """A score, and what it was computed from."""
 
     by_sentence: list[list[float]]  # what each sentence adds to the sums that the score is made of
-    weights: str | None = None  # identifies the run's weights
     trained_on_text: str = ""
     tuned_on_text: str | None = None  # identifies the text that the cache was tuned on
 
@@ -145,22 +145,19 @@ def measured(path: Path, measurement: Measurement, recipe: Recipe, weights: str 
     if result.data is None or (weights is not None and result.weights not in (None, weights)):
         return None
     if recipe.data.path is not None:
-        folder = Path(recipe.data.path)
-        files = [folder / f"{measurement.split}.{ending}" for ending in recipe.data.endings]
-        if all(each.is_file() for each in files):  # a text that is gone can't be compared
-            known = "+".join(sha256_of(each)[:8] for each in files)
-            if result.data != f"own/{known}":
+        with suppress(G2Error):  # a text that is gone can't be compared
+            own = recipe.data.files()
+            files = [own[measurement.split]] if isinstance(own["valid"], Path) else own[measurement.split]
+            if result.data != f"own/{'+'.join(sha256_of(each)[:8] for each in files)}":
                 return None
-        valid = folder / "valid.txt"
-        if result.tuned_on_text is not None and valid.is_file() and sha256_of(valid) != result.tuned_on_text:
-            return None
+            if result.tuned_on_text not in (None, *([sha256_of(own["valid"])] if len(files) == 1 else [])):
+                return None
     return result
 
 
 def weights_of(path: Path) -> str | None:
     """Identifies a run's weights by sixteen hexadecimal digits; None if it has none."""
-    file = path / "model.safetensors"
-    return sha256_of(file)[:16] if file.is_file() else None
+    return RunDirectory(path).weights_id
 
 
 def keep(path: Path, name: str, values: Mapping[str, Any]) -> None:

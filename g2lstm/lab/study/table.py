@@ -166,10 +166,11 @@ def _points(column: Column, jobs: Sequence[Job]) -> tuple[dict[str, _Points], li
             continue
         first = first or result
         is_one_text = (result.data, result.trained_on) == (first.data, first.trained_on)
-        trained_on = {result.trained_on_text, first.trained_on_text} - {""}  # earlier versions did not write it
+        trained_on = {result.trained_on_text, first.trained_on_text} - {""}  # earlier versions wrote neither
+        tokenizers = {result.tokenizers, first.tokenizers} - {None}
         is_one_cache = base is None or (base.data, base.cache) == (result.data, result.cache)
-        if not (is_one_text and len(trained_on) <= 1 and is_one_cache):
-            notes.append(f"{job.run.name} is left out of {column.title}: its text or cache differs.")
+        if not (is_one_text and len(trained_on) <= 1 and len(tokenizers) <= 1 and is_one_cache):
+            notes.append(f"{job.run.name} is left out of {column.title}: its text, tokenizer or cache differs.")
             continue
         point = _Point(value - (0.0 if base is None else base.score), result, base)
         found[job.run.row][job.run.seed] = point

@@ -17,6 +17,8 @@ from g2lstm.text.corpus import TokenStream, prepare_stream, prepare_tokenizer
 from g2lstm.text.tokenize import Tokenizer
 from g2lstm.text.windows import Columns, Window, sample_bptt
 
+_TOKENS = {"bpe": "sub-words", "word": "words", "character": "characters"}
+
 
 class Loss(NamedTuple):
     """A training loss: what to differentiate, and its cross entropy."""
@@ -103,6 +105,20 @@ class LanguageModelLearner(Learner):
             "valid_sha256": self.valid.stream.text_sha256,
         }
 
+    @property
+    def remarks(self) -> list[str]:
+        """What is about to be trained, in one line."""
+        tokenizer, valid, train = self.tokenizers[0], self.valid.stream, self.settings
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        widths = " and ".join(str(layer.hidden_size) for layer in self.model.lstms)
+        unknown = valid.counts(len(tokenizer))[tokenizer.unk_id] / len(valid)
+        limits = {"minutes": train.minutes, "epochs": train.epochs}
+        ends = " or ".join(f"{limit:g} {unit}" for unit, limit in limits.items() if limit is not None)
+        return [
+            f"{parameters:,} parameters, layers of {widths} units, {len(tokenizer):,} {_TOKENS[tokenizer.kind]}, "
+            f"{unknown:.1%} of the validation text unknown; {ends}{' at most' if ' or ' in ends else ''}"
+        ]
+
     def start_epoch(self) -> None:
         """Goes back to the first row, with zero states."""
         self.position = 0
@@ -145,7 +161,9 @@ class LanguageModelLearner(Learner):
             yield ValidationBatch(features, window.targets)
 
     def _judge(self, loss: float) -> tuple[dict[str, float], float]:
-        return {"perplexity": shown_perplexity(loss)}, loss
+        valid = self.valid.stream
+        bits = loss / math.log(2) * (len(valid) - 1) / valid.characters
+        return {"perplexity": shown_perplexity(loss), "bits_per_character": bits}, loss
 
     def state_dict(self) -> dict[str, Any]:
         """The row, the generator of lengths, and the states of this process's columns."""

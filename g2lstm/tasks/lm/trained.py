@@ -22,6 +22,7 @@ from g2lstm.tasks.lm.model import LanguageModel
 from g2lstm.tasks.lm.recipe import CacheSection, LmRecipe
 from g2lstm.tasks.reading import Encoded, check_length, column, encode
 from g2lstm.tasks.trained import WORDS, Metric, Pass, Passes, Progress, Scoring, SpeedTest, SplitScore, Trained
+from g2lstm.text.clean import check_unicode
 from g2lstm.text.corpus import TokenStream, prepare_stream
 from g2lstm.text.lines import count_characters
 from g2lstm.text.tokenize import EOS, Tokenizer
@@ -48,8 +49,13 @@ class TrainedLanguageModel(Trained):
         return self.tokenizers["tokenizer.json"]
 
     def perplexity(self, text: str, *, cache: CacheSection | None = None, eval_gate: str | None = None) -> float:
-        """The perplexity of a text, perhaps with a cache pointer; every line ends with the end-of-sentence token."""
-        ids = torch.tensor([*token_ids(self.tokenizer, text.removesuffix("\n")), self.tokenizer.eos_id])
+        """The perplexity of a text, perhaps with a cache pointer; every line ends with the end-of-sentence token.
+
+        All of it is predicted, the first token as one that begins a line.
+        """
+        check_unicode(text)
+        end = self.tokenizer.eos_id
+        ids = torch.tensor([end, *token_ids(self.tokenizer, text.removesuffix("\n")), end])
         return cached_perplexity(self.model, ids, cache, eval_gate=eval_gate).perplexity
 
     def split(self, split: str, data_dir: Path | None = None) -> TokenStream:
@@ -59,7 +65,7 @@ class TrainedLanguageModel(Trained):
     def _score(self, files: Path, how: Scoring, eval_gate: str, progress: Progress | None) -> SplitScore:
         how = self.tune(how, progress)
         cache = self.cache_settings(how) if how.cache or _own_cache(how) else None
-        stream = prepare_stream(files, self.tokenizer)
+        stream = prepare_stream(files, self.tokenizer, cache=how.prepared)
         most = len(stream) if how.samples is None else how.samples * self.recipe.evaluate.bptt + 1
         tokens = torch.from_numpy(stream.read(0, min(len(stream), most)))
         found = cached_perplexity(self.model, tokens, cache, eval_gate=eval_gate, progress=progress)

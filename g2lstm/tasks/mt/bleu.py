@@ -20,6 +20,12 @@ def score(hypotheses: Sequence[str], references: Sequence[str], how: BleuSection
     return {**scores, "bleu_signature": str(bleu.get_signature()), "chrf_signature": str(chrf.get_signature())}
 
 
+def check(how: BleuSection) -> None:
+    """Raises if sacreBLEU can't compare in this way, better before training than after."""
+    if how.tokenize not in ("none", "13a", "intl"):
+        _metric(how)
+
+
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], how: BleuSection) -> float:
     """Only the BLEU of `score`, which saves the time that chrF takes."""
     return _corpus_score(_metric(how), hypotheses, references)
@@ -35,8 +41,13 @@ def bleu_by_sentence(texts: Sequence[str], references: Sequence[str], how: BleuS
 def _metric(how: BleuSection, *, effective_order: bool = False) -> "BLEU":
     from sacrebleu.metrics.bleu import BLEU
 
-    # `force` only silences a warning that the text looks tokenised.
-    return BLEU(tokenize=how.tokenize, lowercase=how.lowercase, force=True, effective_order=effective_order)
+    try:  # `force` only silences a warning that the text looks tokenised
+        return BLEU(tokenize=how.tokenize, lowercase=how.lowercase, force=True, effective_order=effective_order)
+    except (RuntimeError, ImportError, OSError) as error:  # a package that is not installed, a model not downloaded
+        said = " ".join(str(error).split())
+        raise G2Error(
+            f'evaluate.bleu.tokenize = "{how.tokenize}": {said} Or set it to "char", which needs nothing'
+        ) from None
 
 
 def _corpus_score(bleu: "BLEU", hypotheses: Sequence[str], references: Sequence[str]) -> float:

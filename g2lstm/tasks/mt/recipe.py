@@ -1,4 +1,4 @@
-"""The recipe of a translation model; its defaults are the paper's for IWSLT'14 German to English."""
+"""The recipe of a translation model."""
 
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -6,39 +6,46 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from g2lstm.recipes.sections import (
-    AdaDelta,
-    AdamW,
     Count,
     DataSection,
     DropProbability,
     Layers,
     ModelSection,
     NonNegative,
-    NtAsgd,
     Recipe,
     Section,
     TrainSection,
     Vocabulary,
     Width,
 )
-from g2lstm.text.datasets import SPLITS, data_set
+from g2lstm.text.datasets import SPLITS, data_set, fetch
+from g2lstm.text.own_pairs import own_pairs
 from g2lstm.text.pairs import PairFiles
+
+_USUAL_BATCH = 64  # pairs
 
 Ending = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=32)]
 
 
 class MtData(DataSection):
-    """The sentence pairs; the user's own folder holds train.de, train.en, valid.de and so on."""
+    """The sentence pairs; the user's own folder holds train.de and train.en, and perhaps valid.de and so on."""
 
     task: ClassVar[str] = "mt"
-    source: Ending  # the ending of the files to translate from
-    target: Ending  # the ending of the files to translate to
-    tokenizer: Literal["word", "bpe"] = "bpe"
-    vocabulary: Vocabulary | None = Field(default=25_000, validate_default=True)  # of each side
-    joint: bool = False  # share one vocabulary of this size between both sides
-    min_frequency: Count = 2
-    is_tokenized: bool = True  # the text already has spaces between words and punctuation
-    max_length: Count = 64  # training leaves out pairs with more tokens than this on either side
+    usual_vocabulary: ClassVar[int] = 25_000
+    source: Ending
+    """The ending of the files to translate from."""
+    target: Ending
+    """The ending of the files to translate to."""
+    tokenizer: Literal["bpe", "word"] = "bpe"
+    """What tokens are: sub-words, found by byte-pair encoding, or words between white space."""
+    vocabulary: Vocabulary | None = Field(default=25_000, validate_default=True)
+    """The largest number of tokens of each side; sub-words need at least 258."""
+    joint: bool = False
+    """Share one vocabulary of this size between both sides."""
+    is_tokenized: bool = True
+    """The text already has spaces between words and punctuation, so that sub-words are only split at spaces."""
+    max_length: Count = 64
+    """Training leaves out pairs with more tokens than this on either side."""
 
     @property
     def endings(self) -> tuple[str, ...]:
@@ -47,7 +54,9 @@ class MtData(DataSection):
 
     def files(self, data_dir: Path | None = None) -> dict[str, PairFiles]:
         """The source and target file of each split."""
-        folder = self._folder(data_dir)
+        if self.path is not None:
+            return own_pairs(Path(self.path), self.endings)
+        folder = fetch(str(self.name), data_dir)
         return {split: PairFiles(*(folder / f"{split}.{ending}" for ending in self.endings)) for split in SPLITS}
 
     @field_validator("target")
@@ -64,55 +73,77 @@ class MtData(DataSection):
 class MtDropout(Section):
     """Dropout probabilities; each mask stays the same for all steps of a sentence ("locked")."""
 
-    input: DropProbability = 0.2  # on the embeddings of both sides
-    between: DropProbability = 0.2  # on the output of each layer except the decoder's last
-    output: DropProbability = 0.2  # on what the softmax sees
+    input: DropProbability = 0.2
+    """Dropout of the embeddings of both sides."""
+    between: DropProbability = 0.2
+    """Dropout of the output of each layer except the decoder's last."""
+    output: DropProbability = 0.2
+    """Dropout of what the softmax sees."""
 
 
 class MtModel(ModelSection):
     """The model."""
 
-    embedding: Width = 256  # the width of the word vectors
-    hidden: Width = 256  # the width of each layer
-    layers: Layers = 2  # the number of layers of the encoder, and of the decoder
-    decoder_layers: Layers | None = None  # the number of layers of the decoder, if it differs
-    tied: Literal["none", "output", "all"] = "output"  # the softmax and the target embedding, or all
-    residual: bool = False  # add a layer's input to its output; deep stacks need it
+    embedding: Width = 256
+    """The width of the vectors that stand for tokens."""
+    hidden: Width = 256
+    """The width of each layer."""
+    layers: Layers = 2
+    """The number of layers of the encoder, and of the decoder."""
+    decoder_layers: Layers | None = None
+    """The number of layers of the decoder, if it differs."""
+    tied: Literal["none", "output", "all"] = "output"
+    """Which share one matrix: the softmax and the target embedding, or all three."""
+    residual: bool = False
+    """Whether to add a layer's input to its output; deep stacks need it."""
     dropout: MtDropout = Field(default_factory=MtDropout)
-    weight_dropout: DropProbability = 0.0  # DropConnect on the recurrent weights; the paper uses none here
+    weight_dropout: DropProbability = 0.0
+    """The share of recurrent weights that DropConnect leaves out of each update; the paper uses none here."""
 
 
 class MtTrain(TrainSection):
     """How to train a translation model."""
 
-    optimizer: AdamW | NtAsgd | AdaDelta = Field(default_factory=AdaDelta, discriminator="name")
-    batch_size: Count | None = None  # sentence pairs per batch, over all processes together; or
-    batch_tokens: Count | None = Field(default=None, validate_default=True)  # at most, with padding
+    batch_tokens: Count | None = None
+    """The largest number of tokens per batch, with padding."""
+    batch_size: Count | None = Field(default=None, validate_default=True)
+    """Sentence pairs per batch, over all processes together: 64, unless you give `batch_tokens` instead."""
     clip: NonNegative = 2.0
-    label_smoothing: DropProbability = 0.0  # the share of the target's probability that is spread over the vocabulary
-    best_by: Literal["bleu", "loss"] = "bleu"  # which weights to keep: highest BLEU or lowest loss
+    """The maximum norm of the gradients; 0 for no clipping."""
+    label_smoothing: DropProbability = 0.0
+    """The share of the target's probability that is spread over the vocabulary."""
+    best_by: Literal["bleu", "loss"] = "bleu"
+    """Which weights to keep: highest BLEU or lowest loss."""
 
-    @field_validator("batch_tokens")
+    @field_validator("batch_size")
     @classmethod
-    def _is_either(cls, batch_tokens: int | None, others: ValidationInfo) -> int | None:
-        if "batch_size" in others.data and (others.data["batch_size"] is None) == (batch_tokens is None):
+    def _is_either(cls, batch_size: int | None, others: ValidationInfo) -> int | None:
+        if others.data.get("batch_tokens") is None:
+            return _USUAL_BATCH if batch_size is None else batch_size
+        if batch_size is not None:
             raise ValueError("give either train.batch_size or train.batch_tokens, but not both")
-        return batch_tokens
+        return None
 
 
 class BleuSection(Section):
     """How sacreBLEU compares; what is not given follows from `data.is_tokenized` and `data.lowercase`."""
 
-    tokenize: Literal["none", "13a", "intl"] = "none"  # "none" is for tokenised text, as `multi-bleu.perl` reads it
-    lowercase: bool = False  # ignore case
+    tokenize: Literal["none", "13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "flores200"] = "none"
+    """How both sides are tokenised; "none" is for tokenised text, as `multi-bleu.perl` reads it. Languages without
+    spaces need one of the last five; those for Japanese and Korean need a package that sacreBLEU names."""
+    lowercase: bool = False
+    """Whether to ignore case."""
 
 
 class MtEvaluate(Section):
     """How to translate and how to score."""
 
-    beam: Annotated[int, Field(ge=1, le=1000)] = 5  # hypotheses to follow; 1 is greedy search
-    length_penalty: Annotated[float, Field(ge=0, le=10)] = 1.0  # the power of the length that scores are divided by
-    batch_size: Count = 64  # sentences translated at a time; does not change the result
+    beam: Annotated[int, Field(ge=1, le=1000)] = 5
+    """The number of hypotheses to follow; 1 is greedy search."""
+    length_penalty: Annotated[float, Field(ge=0, le=10)] = 1.0
+    """The power of the length that scores are divided by."""
+    batch_size: Count = 64
+    """Sentences translated at a time; does not change the result."""
     bleu: BleuSection = Field(default_factory=BleuSection)
 
 
@@ -120,6 +151,7 @@ class MtRecipe(Recipe):
     """Everything about training a translation model."""
 
     task: Literal["mt"]
+    """This is a translation model."""
     data: MtData
     model: MtModel = Field(default_factory=MtModel)
     train: MtTrain

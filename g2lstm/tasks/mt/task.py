@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from g2lstm.errors import G2Error
 from g2lstm.recipes.sections import ModelSection
 from g2lstm.tasks.cross_entropy import cross_entropy, smoothing_penalty
-from g2lstm.tasks.mt.bleu import corpus_bleu
+from g2lstm.tasks.mt.bleu import check, corpus_bleu
 from g2lstm.tasks.mt.model import TranslationModel
 from g2lstm.tasks.mt.recipe import MtRecipe
 from g2lstm.tasks.mt.trained import TrainedTranslationModel, where_tokens
@@ -47,6 +47,7 @@ class TranslationLearner(Learner):
     model: TranslationModel
 
     def _take(self, data: TrainingData) -> None:
+        check(self.recipe.evaluate.bleu)
         self.module = TranslationLoss(self.model, self.recipe.train.label_smoothing)
         self.valid = data.valid
         self.observed = len(self.valid) // 2 // self.recipe.evaluate.batch_size  # batches are sorted by length
@@ -74,13 +75,16 @@ class TranslationLearner(Learner):
 
     @property
     def remarks(self) -> list[str]:
-        """How many pairs are left out, and why."""
-        batches = self.batches
+        """How many pairs are left out, and why; and how BLEU reads a language without spaces."""
+        batches, tokenize = self.batches, self.recipe.evaluate.bleu.tokenize
+        special = [f"BLEU counts what sacreBLEU's tokenizer {tokenize!r} makes of the text (evaluate.bleu.tokenize)"]
+        said = special if tokenize not in ("none", "13a", "intl") else []
         if not (left_out := batches.too_long + batches.empty):
-            return []
+            return said
         return [
+            *said,
             f"{left_out:,} of {len(batches.corpus):,} pairs are left out: {batches.too_long:,} have more than "
-            f"{self.recipe.data.max_length} tokens on a side (data.max_length), {batches.empty:,} an empty side"
+            f"{self.recipe.data.max_length} tokens on a side (data.max_length), {batches.empty:,} an empty side",
         ]
 
     def start_epoch(self) -> None:

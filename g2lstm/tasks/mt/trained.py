@@ -12,16 +12,19 @@ from torch import Tensor
 
 from g2lstm.errors import G2Error
 from g2lstm.export.c.translation import Search
-from g2lstm.runtime.beam import Hypothesis
+from g2lstm.files import write_atomically
+from g2lstm.nn.record import evaluating
+from g2lstm.runtime.beam import LIMIT_MORE, LIMIT_PER_TOKEN, Hypothesis
 from g2lstm.runtime.translating import SearchFacts, TextTranslation
 from g2lstm.runtime.translating import Translation as Translation
+from g2lstm.tasks.cross_entropy import cross_entropy
 from g2lstm.tasks.mt.beam import translate
 from g2lstm.tasks.mt.bleu import bleu_by_sentence, score
 from g2lstm.tasks.mt.model import TranslationModel
 from g2lstm.tasks.mt.recipe import MtRecipe
 from g2lstm.tasks.reading import Encoded, check_length, column, encode
 from g2lstm.tasks.trained import Metric, Pass, Passes, Progress, Scoring, SpeedTest, SplitScore, Trained
-from g2lstm.text.batches import PairBatch, pair_batch
+from g2lstm.text.batches import PairBatch, evaluation_batches, pair_batch
 from g2lstm.text.datasets import partial_pairs
 from g2lstm.text.pairs import PairCorpus, PairFiles, prepare_pairs, read_pairs
 from g2lstm.text.tokenize import EOS, Tokenizer
@@ -94,11 +97,14 @@ class TrainedTranslationModel(TextTranslation, Trained):
         own = self.recipe.evaluate
         beam = own.beam if how.beam is None else how.beam
         penalty = own.length_penalty if how.length_penalty is None else how.length_penalty
-        sources, references = (lines[: how.samples] for lines in read_pairs(files))
+        sources, references = (lines[: how.samples] for lines in read_pairs(PairFiles(*files)))
         found = self.search(
             sources, beam=beam, length_penalty=penalty, max_source=None, eval_gate=eval_gate, progress=progress
         )
         texts = [best[0].text for best in found]
+        if how.save is not None:
+            with write_atomically(how.save) as file:
+                file.write("".join(f"{text}\n" for text in texts).encode())
         search, trained_on = {"beam": beam, "length_penalty": penalty}, self.partial
         values = score(texts, references, own.bleu) | {"sentences": len(texts), **search}
         return SplitScore(
@@ -106,6 +112,36 @@ class TrainedTranslationModel(TextTranslation, Trained):
             {"beam": str(beam), "penalty": f"{penalty:g}"},
             bleu_by_sentence(texts, references, own.bleu) if how.by_sentence else None,
         )
+
+    def log_probabilities(
+        self, source: Path, target: Path, *, eval_gate: str | None = None, progress: Progress | None = None
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """How likely the model finds given translations, line by line.
+
+        Args:
+            source: a file, tokenised as the training text was.
+            target: its translation, line by line.
+            eval_gate: "soft", "tempered" or "hard"; None for the model's own.
+            progress: called with the pairs done and the total.
+
+        Returns:
+            The log-probability of each target line with its end, and its number of tokens with the end: (lines,) each.
+        """
+        corpus, model = prepare_pairs(PairFiles(source, target), self.source, self.target), self.model
+        ends, done = (self.source.eos_id, self.target.eos_id), 0
+        found = np.zeros(len(corpus))
+        with evaluating(model, eval_gate), torch.inference_mode():
+            for places, batch in evaluation_batches(corpus, *ends, batch_size=self.recipe.evaluate.batch_size):
+                inputs, is_token = batch.inputs.to(model.device), batch.targets >= 0
+                features = model(batch.source.to(model.device), batch.source_lengths, inputs)[is_token]
+                wanted = batch.targets[is_token].to(model.device)
+                nats = cross_entropy(features, model.output_weight, model.softmax_bias, wanted, reduction="none")
+                by_pair = torch.zeros(is_token.shape, dtype=torch.float64).masked_scatter(is_token, nats.double().cpu())
+                found[places] = -by_pair.sum(0).numpy()
+                done += len(places)
+                if progress is not None:
+                    progress(done, len(corpus))
+        return found, corpus.target.lengths + 1
 
     def _encode(self, text: str, target: str | None, eval_gate: str | None) -> Encoded:
         """Also translates the text, in evaluation mode, unless a translation is given."""
@@ -164,9 +200,23 @@ class TrainedTranslationModel(TextTranslation, Trained):
         return SpeedTest(job, len(lines), "sentences/s", f"greedy, one at a time, first {len(lines)} sentences")
 
     def describe(self) -> dict[str, Any]:
-        """The special tokens of either side, and the recipe's search."""
-        how = self.recipe.evaluate
-        return super().describe() | {"search": {"beam": how.beam, "length_penalty": how.length_penalty}}
+        """The special tokens of either side, how to clean a line, and the recipe's search.
+
+        A source has no token before it. A word model may produce the token of unknown words, which then stands for the
+        source word that was looked at most.
+        """
+        facts, how = super().describe(), self.search_facts
+        del facts["tokens"]["source"]["begin"]
+        search = {
+            "beam": how.beam,
+            "length_penalty": how.length_penalty,
+            "length_limit": {"tokens_per_source_token": LIMIT_PER_TOKEN, "more": LIMIT_MORE},  # ends not counted
+            "forbidden": list(self.forbidden),
+            "finish": "an end that is among the `beam` likeliest continuations; the search stops after `beam` of them",
+            "order": "log_probability / (tokens + 1) ** length_penalty, highest first",
+        }
+        text = {"strip": True, "single_spaces": how.is_tokenized, "tokenizer_cleans": self.source.is_cleaning}
+        return facts | {"text": text, "search": search}
 
 
 def where_tokens(batch: PairBatch, model: TranslationModel) -> dict[str, Tensor]:

@@ -53,7 +53,7 @@ def measure(run, measurement):
     return result
 
 
-ROWS = ("by_sentence", "weights", "trained_on_text")
+ROWS = ("by_sentence", "trained_on_text")
 
 
 def without_rows(result):
@@ -102,6 +102,13 @@ def test_a_compressed_model_scores_as_its_run_directory_would(language, tmp_path
     assert result["compressed"] == SPEC
     assert result["perplexity"] != measure(language, Measurement())["perplexity"]
     assert not any("compressed" in score.signature for score in trained.run.results())
+
+
+@pytest.mark.filterwarnings("error:compression changes these matrices")
+def test_no_warning_of_what_a_study_measures(language):
+    with pytest.raises(UserWarning, match="changes these matrices a lot"):
+        compress(load(language).model, "gates=svd:1")
+    assert measure(language, Measurement(compression="gates=svd:1"))["compressed"] == "gates=svd:1"
 
 
 def test_a_tuned_cache_is_that_of_the_validation_set_and_of_the_uncompressed_model(language):

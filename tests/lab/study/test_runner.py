@@ -12,9 +12,11 @@ from safetensors.torch import load_file
 
 from g2lstm import G2Error, load
 from g2lstm.lab.study import jobs as known
+from g2lstm.lab.study import runner
 from g2lstm.lab.study.jobs import TRAINING, jobs_of
 from g2lstm.lab.study.plan import METHODS, Column, Measurement, PlannedTable, Study, plan_runs
 from g2lstm.lab.study.runner import Measuring, carry_out
+from g2lstm.lab.study.studies import demo
 from g2lstm.lab.study.table import build
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.training.environment import Interrupted
@@ -186,7 +188,7 @@ def test_killed_while_measuring_what_was_measured_is_kept(finished, tmp_path, mo
         file.unlink()
 
     class Impatient(Noting):
-        def on_stage(self, job, stage):
+        def on_stage(self, job, stage, is_new=True):
             super().on_stage(job, stage)
             if "svd" in stage:
                 raise KeyboardInterrupt
@@ -302,3 +304,33 @@ def test_a_damaged_measurement_is_told(finished, tmp_path):
     assert Measurement() in jobs_of(study, copied)[0].missing, "an earlier version did not say on which text"
     file.with_name("training.json").write_text('{"epochs": null}')
     assert re.search(r"training.json is damaged: .*; delete it and run the study", problems(study, copied)[name])
+
+
+def test_trainings_in_turns_get_the_same_updates(tmp_path, monkeypatch):
+    """One of them is far slower, and the clock ends all three after the same number of epochs."""
+    clock = iter(range(0, 10_000, 7))
+    monkeypatch.setattr(runner.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(runner, "free_threads", lambda most: most)
+    study = demo([*of_language(write_text(tmp_path / "data")), "train.epochs=50", "train.minutes=1"])
+    jobs = jobs_of(study, tmp_path / "out")
+    runner.train_in_turns(jobs, Noting(), minutes=1.0)
+    steps = [RunDirectory(job.path).metrics()[-1]["step"] for job in jobs]
+    assert len(set(steps)) == 1
+    epochs = [RunDirectory(job.path).metrics()[-1]["epoch"] for job in jobs]
+    assert 1 < epochs[0] < 50
+
+
+@pytest.mark.parametrize(
+    ("done", "left", "rate", "limit", "planned"),
+    [(1, 100, 10, 50, 11), (1, 100, 10, 5, 5), (4, -3, 10, 50, 5), (5, 100, 10, 5, 5), (3, 12, 10, 50, 4)],
+)
+def test_planned_epochs_by_hand(done, left, rate, limit, planned):
+    assert runner.planned_epochs(done, left, rate, limit) == planned
+
+
+@pytest.mark.parametrize(("busy", "threads"), [(0.0, 4), (24.0, 3), (100.0, 1)])
+def test_only_free_cores_are_used(monkeypatch, busy, threads):
+    monkeypatch.setattr(runner.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(runner.psutil, "cpu_percent", lambda seconds: busy)
+    assert runner.free_threads(8) == threads
+    assert runner.free_threads(1) == 1

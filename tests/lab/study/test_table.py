@@ -165,14 +165,19 @@ def test_without_any_run_there_is_nothing_but_the_paper():
 
 @pytest.mark.parametrize(
     "other",
-    [{"data": "x/2"}, {"trained_on": "8 of about 10 pairs"}, {"trained_on_text": "of other words"}],
+    [
+        {"data": "x/2"},
+        {"trained_on": "8 of about 10 pairs"},
+        {"trained_on_text": "of other words"},
+        {"tokenizers": "others"},
+    ],
 )
 def test_rows_of_other_texts_are_not_mixed(tmp_path, other):
-    first = {"data": "x/1", "trained_on": "9 of about 10 pairs", "trained_on_text": "of words"}
+    first = {"data": "x/1", "trained_on": "9 of about 10 pairs", "trained_on_text": "of words", "tokenizers": "ours"}
     table = build(ONE, make(tmp_path, lambda run: first if run.row == "sigmoid" else first | other))
     assert [cells[0].text == "-" for _, cells in table.rows[::2]] == [False, True]
     assert table.comparisons == ()
-    assert "ptb-small-gumbel-seed1 is left out of test: its text or cache differs." in table.notes
+    assert "ptb-small-gumbel-seed1 is left out of test: its text, tokenizer or cache differs." in table.notes
 
 
 def test_what_earlier_versions_did_not_write_is_no_difference(tmp_path):
@@ -187,7 +192,7 @@ def test_a_difference_is_of_one_cache_and_one_text(tmp_path, base):
     jobs = make(tmp_path, lambda run: same | (base if (run.row, run.seed) == ("gumbel", 1) else {}), lambda run: same)
     table = build(PLAN, jobs)
     assert [len(cells[1].values) for _, cells in table.rows[::2]] == [1, 1]
-    assert "ptb-small-gumbel-seed1 is left out of svd 2: its text or cache differs." in table.notes
+    assert "ptb-small-gumbel-seed1 is left out of svd 2: its text, tokenizer or cache differs." in table.notes
 
 
 def test_seeds_of_other_texts_are_not_averaged(tmp_path):

@@ -3,7 +3,7 @@
 import random
 
 SMALL = [
-    "model.embedding=6", "model.hidden=8", "model.layers=1", "train.minutes=", "train.epochs=1", "train.batch_size=4",
+    "model.embedding=8", "model.hidden=8", "model.layers=1", "train.minutes=", "train.epochs=1", "train.batch_size=4",
 ]  # fmt: skip
 
 
@@ -62,7 +62,7 @@ class Noting:
         self.stages, self.messages, self.shares, self.steps = [], [], [], 0
         self.after_step = on_step or (lambda steps: None)
 
-    def on_stage(self, job, stage):
+    def on_stage(self, job, stage, is_new=True):
         self.stages.append((job.run.name, stage))
 
     def on_share(self, share):

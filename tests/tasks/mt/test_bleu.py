@@ -4,7 +4,7 @@ import math
 import pytest
 
 from g2lstm.errors import G2Error
-from g2lstm.tasks.mt.bleu import score
+from g2lstm.tasks.mt.bleu import check, score
 from g2lstm.tasks.mt.recipe import BleuSection
 
 HYPOTHESES = ["the cat sat on the mat .", "a dog runs fast"]
@@ -77,3 +77,24 @@ def test_tokenised_text_gives_no_warning(tokenize, caplog):
 def test_bad_arguments(hypotheses, references, message):
     with pytest.raises(G2Error, match=message):
         score(hypotheses, references, BleuSection())
+
+
+def test_languages_without_spaces():
+    """Of five characters four match, though the words between spaces do not."""
+    assert score(["这是房子。"], ["这是房屋。"], BleuSection())["bleu"] == 0
+    for tokenize in ("zh", "char"):
+        got = score(["这是一座房子。"], ["这是一座房屋。"], BleuSection(tokenize=tokenize))
+        assert 40 < got["bleu"] < 70
+        assert f"|tok:{tokenize}|" in got["bleu_signature"]
+
+
+def test_a_tokenizer_that_is_not_installed(monkeypatch):
+    def missing(*_, **__):
+        raise RuntimeError("Please install them like so.\n  pip install sacrebleu[ja]")
+
+    check(BleuSection(tokenize="char"))
+    monkeypatch.setattr("sacrebleu.metrics.bleu.BLEU", missing)
+    check(BleuSection())  # the usual ones need no look
+    message = r'evaluate.bleu.tokenize = "ja-mecab": Please install .* Or set it to "char", which needs nothing'
+    with pytest.raises(G2Error, match=message):
+        check(BleuSection(tokenize="ja-mecab"))

@@ -216,6 +216,13 @@ def test_pairs_left_out_are_told(data, tmp_path):
     )
 
 
+def test_how_bleu_reads_a_language_without_spaces_is_told(data, tmp_path):
+    observer = Recorder()
+    evaluate = {"bleu": {"tokenize": "char"}}
+    make_trainer(data, tmp_path / "run", observer, epochs=1, evaluate=evaluate).train()
+    assert "BLEU counts what sacreBLEU's tokenizer 'char' makes of the text" in observer.messages[0]
+
+
 def test_weights_say_what_they_were_trained_on(data, tmp_path):
     trainer = make_trainer(data, tmp_path / "run", Recorder(), epochs=1)
     trainer.train()

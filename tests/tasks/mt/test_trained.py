@@ -14,10 +14,12 @@ from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import score
 from g2lstm.runtime.beam import Hypothesis
 from g2lstm.tasks.mt import trained as translation
+from g2lstm.tasks.mt.trained import SOURCE_TOKENIZER
 from g2lstm.tasks.recipes import parse_recipe
 from g2lstm.tasks.trained import Scoring
 from g2lstm.text.lines import PIECE_BYTES
 from g2lstm.text.pairs import PairFiles, read_pairs
+from g2lstm.text.tokenize import train_bpe_tokenizer
 from g2lstm.training.start import prepare
 
 GERMAN = ["ein", "haus", "Baum", "mädchen", "und"]
@@ -61,18 +63,23 @@ def texts(found):
 @pytest.mark.parametrize("overrides", [(), BPE], ids=["word", "bpe"])
 def test_white_space_changes_nothing(made, overrides):
     model, _ = made(*overrides)
-    lines = ["ein haus", "ein haus ", "\tein  haus\r", " ein \t haus\r\n", "ein\u00a0haus", "", " ", "\t \r"]
+    lines = ["ein mädchen", "ein mädchen ", "\tein  mädchen\r", " ein \t mädchen\r\n", "ein\u00a0mädchen"]
+    lines += ["\ufeffein\u3000ma\u0308d\u00adchen\x00", "", " ", "\t \r\x07"]
     found = texts(model.search(lines))
     assert found[0]
-    assert found[:4] == [found[0]] * 4
-    assert found[4] != found[0] or not overrides  # a no-break space is part of a word
-    assert found[5:] == [""] * 3
+    assert found[:6] == [found[0]] * 6
+    assert found[6:] == [""] * 3
     assert model.cleaned("  a  b ") == "a b"
 
 
-def test_plain_text_keeps_the_white_space_within(made):
-    model, _ = made(*BPE, "data.is_tokenized=false")
-    assert model.cleaned("  a  b ") == "a  b"
+def test_tokenizers_that_do_not_clean_read_as_before(made):
+    model, _ = made(*BPE)
+    lines = ["ein haus", " ein  haus\r", "ein\u00a0haus"]
+    old = train_bpe_tokenizer(["ein haus"] * 9, vocabulary=270, prefix_space=True, is_tokenized=True)
+    model.tokenizers[SOURCE_TOKENIZER] = old
+    plain, spaces, unbroken = texts(model.search(lines))
+    assert plain == spaces != unbroken
+    assert model.cleaned("\x07 a  b\u00a0c ") == "\x07 a b\u00a0c"
 
 
 def test_tokens_of_sub_words_are_shown_for_people(made):
