@@ -169,7 +169,9 @@ def _language_learner(text: str, folder: Path) -> tuple[Any, Callable[[float], N
     """A small language model's learner, and a function that moves it to a place in the text, from 0 to 1."""
     (tokenizer,), (stream,) = _prepare_text(text, folder)
     train = {"epochs": 1, "batch_size": 8, "bptt": 35}
-    recipe = LmRecipe.model_validate({"task": "lm", "data": {"path": "."}, "model": _MODEL, "train": train})
+    recipe = LmRecipe.model_validate(
+        {"task": "lm", "data": {"path": ".", "tokenizer": "word"}, "model": _MODEL, "train": train}
+    )
     task = LanguageModelLearner(recipe, LM.build(recipe, len(tokenizer)), TrainingData((tokenizer,), stream, stream))
 
     def go_to(place: float) -> None:

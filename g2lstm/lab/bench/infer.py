@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from g2lstm.compression.spec import PRESETS
 from g2lstm.compression.stream import stream
 from g2lstm.errors import G2Error
 from g2lstm.lab.bench import peers
+from g2lstm.lab.bench.compiled import c_runner
 from g2lstm.lab.bench.measure import Field, Report, Row, Timing, timings
 from g2lstm.lab.bench.peers import Runner, Vectors
 from g2lstm.nn.lstm import G2LSTM
@@ -32,7 +33,12 @@ OURS = {
     "ours, five levels and int8": "gates=round:0.2,clip:0.4; cell=int8",
     "ours, small": PRESETS["small"],
 }
-CANDIDATES = (*PEERS, *OURS)
+IN_C = {  # the specs, and the compiler's flags
+    "C, int8": ("gates=int8; cell=int8", ("-O3", "-march=native")),
+    "C, small": (PRESETS["small"], ("-O3", "-march=native")),
+    "C, small, plain -O2": (PRESETS["small"], ("-O2",)),
+}
+CANDIDATES = (*PEERS, *OURS, *IN_C)
 _INPUTS = 64
 _PAUSE = 0.05  # seconds: the last candidate's threads keep a core busy for a while as they wait for work
 _BURST = 0.05  # seconds that a candidate runs in each round
@@ -55,22 +61,23 @@ class Stack(NamedTuple):
 STACKS = (Stack(400, 1150, 3), Stack(650, 650, 2), Stack(256, 256, 2))
 
 
-def measure_stacks(rounds: int = 15, stacks: Sequence[Stack] = STACKS, show: Show = silent) -> Report:
-    """One step of stacks of LSTM layers with random weights."""
-    rows: list[Row] = []
+def measure_stacks(rounds: int = 15, stacks: Sequence[Stack] = STACKS, show: Show = silent) -> Iterator[Report]:
+    """One step of stacks of LSTM layers with random weights, one stack after the other."""
+    size = Field("stored_bytes", "bytes in a file, in C of flash", ",")
+    fields = (Field("name", "candidate"), *STEP_TIME, size)
     for number, stack in enumerate(stacks):
         show("stacks", number, len(stacks))
         lstm, inputs = make_stack(stack)
 
         def make(name: str, lstm: nn.LSTM = lstm, inputs: Vectors = inputs) -> tuple[Runner, Row]:
             runner, size = make_candidate(name, lstm, inputs)
-            return runner, {"stored_bytes": size if name in OURS else None}
+            return runner, {"stored_bytes": None if name in PEERS else size}
 
-        rows += [{"stack": str(stack), **row} for row in measure_candidates(make, {"stored_bytes": None}, rounds, show)]
-    title = f"one step, batch 1, {torch.get_num_threads()} threads, median of {rounds} rounds"
-    size = Field("stored_bytes", "bytes in a file", ",")
-    fields = (Field("stack", "stack"), Field("name", "candidate"), *STEP_TIME, size)
-    return Report(title, fields, rows, missing_notes(rows))
+        rows = measure_candidates(make, {"stored_bytes": None}, rounds, show)
+        threads = f"{torch.get_num_threads()} threads, C one"
+        title = f"{stack}: one step, batch 1, {threads}, median of {rounds} rounds"
+        yield Report(title, fields, [{"stack": str(stack), **row} for row in rows], missing_notes(rows))
+    show("stacks", len(stacks), len(stacks))
 
 
 def make_stack(stack: Stack) -> tuple[nn.LSTM, Vectors]:
@@ -88,6 +95,9 @@ def make_candidate(name: str, lstm: nn.LSTM, inputs: Vectors) -> tuple[Runner, i
         weights = sum(parameter.numel() for parameter in lstm.parameters() if parameter.dim() > 1)
         biases = sum(parameter.numel() for parameter in lstm.parameters()) - weights
         return PEERS[name](lstm, inputs), weights * (1 if "int8" in name else 4) + biases * 4
+    if name in IN_C:
+        in_c, flags = IN_C[name]
+        return c_runner(compress(G2LSTM.from_lstm(lstm), in_c), inputs, flags)
     spec = OURS[name]
     model = lstm if spec is None else compress(G2LSTM.from_lstm(lstm), spec)
     matrices = encoded_matrices(model)

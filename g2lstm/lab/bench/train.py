@@ -1,6 +1,7 @@
 """`g2lstm bench layer` and `bench train`: training steps of a layer and of the paper's model, against PyTorch."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
@@ -30,6 +31,7 @@ SHAPES: tuple[Shape, ...] = (
     (30, 64, 1024, 1024),
     (35, 20, 200, 200),
 )
+_ROUNDS, _SECONDS = 11, 2.5  # of a comparison, and for each of its candidates
 BACKENDS = ("auto", "stock", "reference")  # on a CPU `auto` trains with `native`
 
 # The language model of Penn Treebank.
@@ -37,12 +39,25 @@ LAYERS, LM_BATCH, STEPS = 3, 20, 70
 LM_CANDIDATES = (PEER, "g2lstm", "g2lstm, reference")
 
 
-def measure_layer(shapes: Sequence[Shape] = SHAPES, rounds: int = 11, show: Show = silent) -> Report:
-    """A training step and an evaluation of each backend at each shape against `torch.nn.LSTM`; a step of the GRU."""
+def measure_layer(
+    shapes: Sequence[Shape] = SHAPES, rounds: int | None = None, with_memory: bool = False, show: Show = silent
+) -> Iterator[Report]:
+    """A training step and an evaluation of each backend against `torch.nn.LSTM`, and a step of the GRU, shape by shape.
+
+    Without a number of rounds, each comparison takes as many as fit into a few seconds, but at least three.
+    """
     square = torch.randn(2, 2048, 2048)
     product = min(interleaved({"product": lambda: square[0] @ square[1]}, 7)["product"])
     peak = 2 * 2048**3 / product / 1e9  # GFLOP/s: the most that this machine can do
-    rows: list[Row] = []
+    fields = (
+        Field("what", "what"),
+        Field("name", "layer"),
+        Field("milliseconds", "ms", ".1f"),
+        Field("ratio", "ratio", ".2f"),
+        Field("gflops", "GFLOP/s", ".0f"),
+        Field("share_of_peak", "of GEMM peak", ".0%"),
+        *(MEMORY if with_memory else ()),
+    )
     for number, shape in enumerate(shapes):
         show("shapes", number, len(shapes))
         T, B, I, H = shape
@@ -50,28 +65,22 @@ def measure_layer(shapes: Sequence[Shape] = SHAPES, rounds: int = 11, show: Show
         memory = {
             name: peak_memory(_steps, (layer_step, name, (2, 2, 16, 16)), (layer_step, name, shape))
             for name in (PEER, *BACKENDS)
+            if with_memory
         }
-        trained = interleaved({name: layer_step(name, shape) for name in (PEER, *BACKENDS)}, rounds, show=show)
-        evaluated = interleaved({name: layer_evaluation(name, shape) for name in (PEER, "auto")}, rounds, show=show)
-        grus = interleaved({name: layer_step(name, shape) for name in (GRU_PEER, "G2GRU")}, rounds, show=show)
-        for what, peer, seconds, known, gflop in (
-            ("train", PEER, trained, memory, 3 * work),
-            ("eval", PEER, evaluated, {}, work),
-            ("train", GRU_PEER, grus, {}, 3 * work * 3 / 4),
+        rows: list[Row] = []
+        for what, peer, names, make, known, gflop in (
+            ("train", PEER, (PEER, *BACKENDS), layer_step, memory, 3 * work),
+            ("eval", PEER, (PEER, "auto"), layer_evaluation, {}, work),
+            ("train", GRU_PEER, (GRU_PEER, "G2GRU"), layer_step, {}, 3 * work * 3 / 4),
         ):
+            most = _SECONDS * len(names) if rounds is None else math.inf
+            seconds = interleaved({name: make(name, shape) for name in names}, rounds or _ROUNDS, show=show, most=most)
             found = compared(seconds, peer, known, gflops=gflop, share_of_peak=gflop / peak)
-            rows += [{"shape": shape, "what": what, **row} for row in found]
-    fields = (
-        Field("shape", "T,B,I,H"),
-        Field("what", "what"),
-        Field("name", "layer"),
-        Field("milliseconds", "ms", ".1f"),
-        Field("ratio", "ratio", ".2f"),
-        Field("gflops", "GFLOP/s", ".0f"),
-        Field("share_of_peak", "of GEMM peak", ".0%"),
-        *MEMORY,
-    )
-    return Report(_title("one layer, float32", rounds), fields, rows)
+            rows += [{"shape": shape, "what": what, **row, "rounds": len(seconds[peer])} for row in found]
+        many = f"{min(row['rounds'] for row in rows)} rounds or more"
+        title = f"T,B,I,H = {','.join(map(str, shape))}: one layer, {torch.get_num_threads()} threads, median of {many}"
+        yield Report(title, fields, rows)
+    show("shapes", len(shapes), len(shapes))
 
 
 def measure_language(rounds: int = 7, show: Show = silent) -> Report:

@@ -1,6 +1,7 @@
 """The contestants of `g2lstm bench infer` compute the same, and its table says what was not measured."""
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 
 from g2lstm.errors import G2Error
 from g2lstm.lab.bench import infer, peers
-from g2lstm.lab.bench.infer import CANDIDATES, OURS, PEERS, Stack, make_candidate, make_stack, measure_stacks
+from g2lstm.lab.bench.infer import CANDIDATES, IN_C, OURS, PEERS, Stack, make_candidate, make_stack, measure_stacks
 from tests.cli.command import run as command
 
 TINY = Stack(6, 32, 2)
@@ -55,18 +56,43 @@ def test_ours_compute_the_stack_and_know_their_bytes():
     assert list(sizes.values()) == sorted(sizes.values(), reverse=True)
 
 
-def test_the_table():
+@pytest.mark.parametrize("name", ["C, int8", *(pytest.param(one, marks=pytest.mark.slow) for one in list(IN_C)[1:])])
+def test_c_computes_the_stack(name):
+    if shutil.which("cc") is None:
+        pytest.skip("there is no cc")
+    lstm, inputs = make_stack(TINY)
+    run, size = make_candidate(name, lstm, inputs)
+    session, _ = make_candidate(name.replace("C,", "ours,").removesuffix(", plain -O2"), lstm, inputs)
+    assert run(3).shape == (32,)
+    session(3)
+    np.testing.assert_allclose(run(70), session(70), atol=1e-3)  # beyond the last of the inputs
+    assert 0 < size < 4 * (6 + 32 + 32 + 32) * 128
+
+
+def test_c_needs_a_compiler_that_compiles(monkeypatch):
+    for program, message in ((None, "there is no C compiler, cc"), ("/bin/false", "cc can't compile it: ")):
+        monkeypatch.setattr("shutil.which", lambda name, program=program: program)
+        with pytest.raises(G2Error, match=message):
+            make_candidate("C, int8", *make_stack(TINY))
+
+
+def test_the_table(monkeypatch):
+    for name in IN_C:
+        monkeypatch.setitem(IN_C, name, ("gates=int8", ("-O0",)))
     shown = []
-    rows = measure_stacks(2, (TINY, Stack(3, 4, 1)), lambda *progress: shown.append(progress)).rows
+    reports = list(measure_stacks(2, (TINY, Stack(3, 4, 1)), lambda *progress: shown.append(progress)))
+    rows = [row for report in reports for row in report.rows]
     assert [row["name"] for row in rows] == [*CANDIDATES] * 2
     assert [row["stack"] for row in rows[:: len(CANDIDATES)]] == ["6→32×2", "3→4×1"]
     assert [(done, total) for what, done, total in shown if what == "rounds"] == [(0, 2), (1, 2), (2, 2)] * 2
     for k in (0, len(CANDIDATES)):
         medians = [row["microseconds"] for row in rows[k : k + len(PEERS)]]
         assert rows[k + medians.index(min(medians))]["ratio"] == 1
-    assert all(row["microseconds"] > 0 and row["ratio"] > 0 and not row["missing"] for row in rows)
+    present = [row for row in rows if not row["missing"]]
+    assert {row["name"] for row in rows} - {row["name"] for row in present} <= set(IN_C)  # where there is no compiler
+    assert all(row["microseconds"] > 0 and row["ratio"] > 0 for row in present)
     sizes = [row["stored_bytes"] for row in rows[: len(CANDIDATES)]]
-    assert [size is None for size in sizes] == [True] * len(PEERS) + [False] * len(OURS)
+    assert [size is None for size in sizes][: -len(IN_C)] == [True] * len(PEERS) + [False] * len(OURS)
     assert str(Stack(650, 650, 2)) == "650×2"
 
 
@@ -74,13 +100,15 @@ def test_what_is_not_there_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     monkeypatch.delattr(torch.ao.quantization, "quantize_dynamic")
     monkeypatch.setattr(infer, "STACKS", (TINY,))
+    monkeypatch.setattr("shutil.which", lambda name: None)
     done = command("bench", "infer", "--rounds", "1", "--json")
     assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    assert set(answer) == {"threads", "kernel", "rows"}
-    missing = {row["name"]: row["missing"] for row in answer["rows"] if row["missing"]}
-    assert list(missing) == list(PEERS)[1:]
-    assert all(row["microseconds"] is None for row in answer["rows"] if row["missing"])
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {"threads", "kernel", "stack", "name"} <= set(rows[0])
+    missing = {row["name"]: row["missing"] for row in rows if row["missing"]}
+    assert list(missing) == [*list(PEERS)[1:], *IN_C]
+    assert missing["C, int8"] == "not available: there is no C compiler, cc"
+    assert all(row["microseconds"] is None for row in rows if row["missing"])
     assert "no longer has dynamic quantisation" in missing["torch dynamic int8"]
     assert "pip install 'g2lstm[export]'" in missing["ONNX Runtime dynamic int8"]
     shown = command("bench", "infer", "--rounds", "1").stdout

@@ -17,6 +17,7 @@ def test_peak_memory_is_what_a_function_takes_beyond_its_warm_up():
     del larger
 
 
+@pytest.mark.slow  # a process of its own imports torch
 def test_a_process_that_fails_is_an_error_here():
     with pytest.raises(ValueError, match="maximum supported dimension"):
         measure.peak_memory(allocate, (8,), ("much",))
@@ -28,6 +29,11 @@ def test_rounds_are_interleaved_and_the_first_is_not_counted():
     seconds = interleaved(jobs, 3, fill=0.0)
     assert order == ["a", "b"] * 4
     assert {name: len(times) for name, times in seconds.items()} == {"a": 3, "b": 3}
+
+
+def test_long_jobs_take_fewer_rounds_but_three():
+    seconds = interleaved({"a": lambda: None}, 9, most=0.0)
+    assert len(seconds["a"]) == 3
 
 
 def test_the_ratio_is_the_median_of_those_of_each_round():

@@ -38,3 +38,14 @@ def test_translating(tmp_path, monkeypatch):
     rows = answer("translation.py", translation_run(tmp_path), "--rounds", 1)["rows"]
     assert [row["name"] for row in rows] == ["beam 5", "greedy", "beam 5, one sentence at a time"]
     assert all(row["sentences_per_second"] > 0 for row in rows)
+
+
+@pytest.mark.slow
+def test_moving_from_quantize_dynamic():
+    command = [sys.executable, BENCHMARKS / "quantize_dynamic.py", "--steps", "20", "--json"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [row["version"] for row in rows[:4]] == ["float32", "quantize_dynamic", "g2lstm int8", "g2lstm int4"]
+    for exact, _, int8, int4 in zip(*[iter(rows)] * 4, strict=True):
+        assert exact["deviation"] == 0 < int8["deviation"] < 0.02
+        assert int4["bytes"] < int8["bytes"] < exact["bytes"] / 3
