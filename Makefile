@@ -5,7 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 AUDIT := $(VENV)/audit
 
-.PHONY: demo test slow check format bench docs dist count audit clean
+PINNED := --deselect tests/test_release.py::test_constraints_pin_all_that_is_installed_and_no_more
+
+.PHONY: demo test slow lowest newest check format bench docs dist count audit clean
 .DEFAULT_GOAL := demo
 
 # The package is installed editable, its CPU kernel compiled in place.
@@ -22,6 +24,17 @@ test: $(READY)          ## the default tests: no network, a few minutes
 
 slow: $(READY)          ## the tests that take long or need data sets
 	$(BIN)/python -m pytest -m slow
+
+lowest:                 ## the default tests with the lowest versions that pyproject.toml allows, in .venv/lowest
+	mkdir -p $(VENV) && $(PYTHON) tools/lowest.py > $(VENV)/lowest.txt
+	$(PYTHON) -m venv $(VENV)/lowest
+	$(VENV)/lowest/bin/pip install --quiet --constraint $(VENV)/lowest.txt --editable '.[dev]'
+	$(VENV)/lowest/bin/python -m pytest -n auto $(PINNED)
+
+newest:                 ## the default tests with the newest versions of everything, in .venv/newest
+	$(PYTHON) -m venv $(VENV)/newest
+	$(VENV)/newest/bin/pip install --quiet --upgrade --upgrade-strategy eager --editable '.[dev]'
+	$(VENV)/newest/bin/python -m pytest -n auto $(PINNED)
 
 check: $(READY)         ## format, lint, types, direction of imports
 	$(BIN)/ruff format --check .

@@ -14,6 +14,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from tests.pickles import unpickling_refused
+from tests.pictures import draw_nothing
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
@@ -57,6 +58,11 @@ def one_registry():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_registration.ONNXRegistry, "from_torchlib", staticmethod(functools.cache(make)))
         yield
+
+
+@pytest.fixture
+def no_drawing(monkeypatch):
+    draw_nothing(monkeypatch)
 
 
 @pytest.fixture(scope="session")

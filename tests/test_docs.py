@@ -40,6 +40,14 @@ def test_every_public_name_is_on_the_page():
     assert public - on_page == {"g2lstm.__version__"}
 
 
+def test_inherited_methods_are_on_the_page():
+    griffe = pytest.importorskip("griffe")  # what mkdocs reads the source with
+    assert "inherited_members: true" in (ROOT / "mkdocs.yml").read_text()
+    package = griffe.load("g2lstm", search_paths=[ROOT])
+    for name in ("tasks.mt.trained.TrainedTranslationModel", "runtime.translation.TranslationModel"):
+        assert {"translate", "search"} <= set(package[name].all_members)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_files_that_are_named_exist(page):
     for path in re.findall(r"`((?:[a-z]+/)+[a-z_0-9]+\.(?:py|toml|cpp|h))`", page.read_text()):
@@ -113,7 +121,7 @@ def check_command(words):
         return  # the command is only named
     given = command.make_context(name, list(words)).params  # mistakes are exceptions
     recipe = given.get("recipe", "list")
-    if recipe not in ("list", "RECIPE") and not recipe.endswith(".toml"):
+    if recipe not in ("list", "RECIPE") and not recipe.endswith((".toml", ".txt", "/")):
         load_recipe(recipe, [one for one in given["overrides"] or () if not one.split("=")[1].isupper()])
     if given.get("spec") not in (None, "SPEC"):
         Spec.parse(given["spec"])
@@ -152,6 +160,7 @@ def test_links_of_pages_outside_the_site_lead_somewhere(page):
         assert "://" in target or (ROOT / target).exists(), target
 
 
+@pytest.mark.slow
 def test_the_site_is_built_and_needs_nothing_from_outside(tmp_path):
     """Strict: a broken link, a missing anchor or a page that no menu leads to is an error."""
     done = subprocess.run(

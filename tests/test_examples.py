@@ -1,5 +1,6 @@
 """The examples run, and do what they say."""
 
+import json
 import os
 import runpy
 import shutil
@@ -32,3 +33,20 @@ def test_c(tmp_path):
     assert "allowed: passed\n" in done.stdout
     assert '\na "BAD CAT" sat on "TOP OF" a hat\n' in done.stdout
     assert len((EXAMPLES / "c" / "main.c").read_text().splitlines()) <= 22
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:hard gates change the output")
+@pytest.mark.parametrize("notebook", sorted((EXAMPLES / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_notebooks_run_from_top_to_bottom(notebook, monkeypatch, capsys):
+    if shutil.which("cc") is None:
+        pytest.skip("there is no cc")
+    monkeypatch.chdir(notebook.parent)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr("matplotlib.pyplot.show", lambda: None)
+    cells, names = json.loads(notebook.read_text())["cells"], {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+            printed = "".join("".join(one.get("text", "")) for one in cell["outputs"])
+            assert capsys.readouterr().out.count("\n") == printed.count("\n")  # the page shows what it prints

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from importlib import metadata
@@ -15,6 +16,8 @@ from typing import NamedTuple
 import pytest
 from packaging.utils import canonicalize_name
 
+from g2lstm.nn.kernel import BUILDS
+from g2lstm.version import __version__
 from tests.requirements import CORE, PYPROJECT, closure
 
 ROOT = Path(__file__).parent.parent
@@ -80,6 +83,16 @@ def test_distributions_hold_the_package_and_nothing_else(built):
     assert names - kernels == expected
     rooms = {path.parent.parent.name for path in built.tree.glob("g2lstm/*/csrc/*.cpp")}
     assert {Path(name).parent.name for name in kernels} == (rooms if built.has_compiler else set())
+
+
+@pytest.mark.slow
+def test_one_wheel_serves_every_python(built):
+    name, version, *tags = built.wheel.stem.split("-")
+    assert (name, version) == ("g2lstm", __version__)
+    assert tags == ["py3", "none", sysconfig.get_platform().replace("-", "_").replace(".", "_")]
+    with zipfile.ZipFile(built.wheel) as archive:
+        kernels = [Path(file).name for file in archive.namelist() if Path(file).name.startswith("_kernel")]
+    assert sorted(kernels) == (sorted(f"{file}.so" for file in BUILDS.values()) if built.has_compiler else [])
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A hook for mkdocs: puts what `--help` says of every command into docs/commands.md."""
+"""A hook for mkdocs: puts what `--help` says of every command into docs/commands.md, and all keys into recipes.md."""
 
 import html
 import re
@@ -6,12 +6,22 @@ import subprocess
 import sys
 from typing import Any
 
-MARK = "<!-- every command -->"
+from g2lstm.recipes.explain import table_of_keys
+from g2lstm.tasks.recipes import TASKS
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replaces the mark on a page, if it has one."""
-    return markdown.replace(MARK, described()) if MARK in markdown else markdown
+    for mark, content in {"<!-- every command -->": described, "<!-- every recipe key -->": recipe_keys}.items():
+        if mark in markdown:
+            markdown = markdown.replace(mark, content())
+    return markdown
+
+
+def recipe_keys() -> str:
+    """A table of the keys of each task."""
+    tasks = TASKS.values()
+    return "\n\n".join(f"## {task.trained.title.capitalize()}\n\n{table_of_keys(task.recipe)}" for task in tasks)
 
 
 def described() -> str:
