@@ -217,6 +217,9 @@ class TrainSection(Section):
     """The maximum norm of the gradients; 0 for no clipping."""
     patience: Count | None = None
     """Stop after this many validations without improvement; never if not given."""
+    average: Annotated[int, Field(ge=2, le=100)] | None = None
+    """In the end, also try the mean of the weights of the last so many validations, one per epoch, and keep it if it is
+    better. Not for the optimiser "ntasgd", which averages by itself."""
     checkpoint_minutes: Positive = 10.0
     """How often to save the state between validations, in minutes."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -234,6 +237,13 @@ class TrainSection(Section):
         if isinstance(optimizer, dict) and "name" not in optimizer:
             return {"name": cls.model_fields["optimizer"].get_default(call_default_factory=True).name, **optimizer}
         return optimizer
+
+    @field_validator("average")
+    @classmethod
+    def _does_not_average_twice(cls, average: int | None, others: ValidationInfo) -> int | None:
+        if average is not None and isinstance(others.data.get("optimizer"), NtAsgd):
+            raise ValueError('the optimiser "ntasgd" averages by itself; remove train.average, or choose "adamw"')
+        return average
 
     @field_validator("compression")
     @classmethod

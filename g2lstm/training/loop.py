@@ -51,12 +51,11 @@ class Trainer:
         self.learner, self.settings, self.run = learner, settings, run
         self.accelerator, self.observer = accelerator, observer
         self.progress = TrainingProgress(epochs=None if settings.minutes else settings.epochs)
-        optimizer, self.averaging = build_optimizer(settings.optimizer, list(learner.model.parameters()))
+        parameters = list(learner.model.parameters())
+        optimizer, self.averaging = build_optimizer(settings.optimizer, parameters, settings.average)
         self.module, self.optimizer = accelerator.prepare(learner.module, optimizer)
         self.schedule = gate_schedule(learner.recipe.model, settings)
         self._is_plain = False
-
-    # ------------------------------------------------------------------------------------------------ the loop
 
     def train(self, *, resume: bool = False) -> TrainingProgress:
         """Trains to the end, from the last checkpoint if `resume`; raises `Interrupted` after saving if interrupted."""
@@ -92,6 +91,9 @@ class Trainer:
             if self.learner.epoch_progress >= 1:
                 self._end_epoch()
             elif self.learner.epoch_progress > 0:  # a budget in minutes may end within an epoch
+                self._validate()
+            if count := self.averaging.finish():
+                self.observer.on_message(f"the mean of the weights of the last {count} validations:")
                 self._validate()
             self._check_learnt()
             self.progress.epochs = self.progress.epoch + self.learner.epoch_progress
@@ -205,8 +207,6 @@ class Trainer:
             if self.accelerator.is_main_process:
                 self.run.save_weights(self.learner.model, {**self.learner.facts, "steps": str(progress.step)})
             return validation, True
-
-    # ------------------------------------------------------------------------------------------------ schedule
 
     def _share(self) -> float:
         return self.progress.share(self.settings, self.learner.epoch_progress)

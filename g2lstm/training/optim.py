@@ -1,4 +1,4 @@
-"""The optimisers: NT-ASGD (SGD that averages its weights once validation stalls), AdamW and AdaDelta."""
+"""The optimisers: NT-ASGD (SGD that averages its weights once validation stalls), AdamW and AdaDelta; and averages."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -53,6 +53,10 @@ class NonMonotoneAveraging:
             self.means = [p.detach().clone() for p in self.parameters]
         self.updates += 1
 
+    def finish(self) -> int:
+        """Called after the last validation; how many weights there are to average now."""
+        return 0
+
     def check(self, loss: float) -> bool:
         """Records a validation loss, and begins averaging if it exceeds the lowest of all but the last `window` losses.
 
@@ -103,11 +107,51 @@ class NonMonotoneAveraging:
         self.updates = int(state["average"]["updates"])
 
 
+class LastAveraging(NonMonotoneAveraging):
+    """Keeps the weights of the last validations; after the last of them, their mean is one more candidate.
+
+    Args:
+        parameters: of the model.
+        most: how many validations count; fewer than two make no mean.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], most: int) -> None:
+        super().__init__(parameters, window=None)
+        self.most = most
+        self.kept: list[list[Tensor]] = []  # oldest first, each in the order of the parameters
+
+    def check(self, loss: float) -> bool:
+        """Keeps the current weights."""
+        self.kept = [*self.kept, [p.detach().clone() for p in self.parameters]][-self.most :] if self.most > 1 else []
+        return False
+
+    def finish(self) -> int:
+        """Makes the mean of the kept weights what is evaluated from now on; returns how many they were, or 0."""
+        count, kept = len(self.kept), self.kept
+        self.kept, self.most = [], 0
+        if count < 2:
+            return 0
+        self.means = kept[0]
+        for number, weights in enumerate(kept[1:], start=1):
+            self._average(self.means, weights, number)
+        return count
+
+    def state_dict(self) -> State:
+        """The kept weights, too."""
+        return {**super().state_dict(), "kept": [list(each) for each in self.kept]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues from what `state_dict` returned; raises an exception of any kind if it does not fit."""
+        super().load_state_dict(state)  # an earlier version kept no weights
+        pairs = [zip(each, self.parameters, strict=True) for each in state.get("kept", [])]
+        self.kept = [[one.to(p.device, p.dtype, copy=True).view(p.shape) for one, p in each] for each in pairs]
+
+
 def build_optimizer(
-    settings: AdamW | NtAsgd | AdaDelta, parameters: list[nn.Parameter]
+    settings: AdamW | NtAsgd | AdaDelta, parameters: list[nn.Parameter], average: int | None = None
 ) -> tuple[torch.optim.Optimizer, NonMonotoneAveraging]:
-    """The optimiser that a recipe names, and the averaging, which only NT-ASGD uses."""
-    never = NonMonotoneAveraging(parameters, window=None)
+    """The optimiser that a recipe names, and its averaging: NT-ASGD has its own, others that of `train.average`."""
+    never = LastAveraging(parameters, average or 0)
     lr, decay = settings.lr, settings.weight_decay
     match settings:
         case AdamW():

@@ -54,13 +54,15 @@ class TrainingProgress(BaseModel):
     def share(self, settings: TrainSection, epoch_progress: float) -> float:
         """How much of the training is done, in [0, 1], once this share of the current epoch is.
 
-        A budget in minutes is used up by everything that takes time, and the last validation is still to come.
+        A budget in minutes is used up by everything that takes time, and the last validation is still to come; with
+        `train.average`, two are.
         """
         epochs_done = self.epoch + epoch_progress
         if self.epochs is not None:
             return min(epochs_done / self.epochs, 1.0)
         assert settings.minutes is not None
-        used = self.seconds / max(60 * settings.minutes - self.validation_seconds, 1e-9)
+        left = self.validation_seconds * (1 if settings.average is None else 2)
+        used = self.seconds / max(60 * settings.minutes - left, 1e-9)
         return min(max(used, epochs_done / (settings.epochs or math.inf)), 1.0)
 
 

@@ -164,6 +164,7 @@ def test_a_recipe_written_out_is_the_same_recipe(name: str, tmp_path: Path) -> N
     optional = {"data.path", "data.name", "data.vocabulary", "train.epochs", "train.minutes", "train.finetune_from"}
     optional |= {
         "train.patience",
+        "train.average",
         "train.compression",
         "train.batch_size",
         "train.batch_tokens",
@@ -214,6 +215,7 @@ def test_a_recipe_does_not_change() -> None:
         ("model.method=gumbell", "model.method = \"gumbell\": must be 'gumbel', 'binary', 'sigmoid' or 'sharpened'"),
         ("evaluate.cache.lambda=2", "evaluate.cache.lambda = 2: must be less than 1"),
         ("train.optimizer.lr=-1", "train.optimizer.lr = -1: must be greater than 0"),
+        ("train.average=1", "train.average = 1: must be greater than or equal to 2"),
         ("train.optimizer.name=sgd", "train.optimizer.name = \"sgd\": must be one of 'adamw', 'ntasgd', 'adadelta'"),
         ("train.optimizer=adamw", 'train.optimizer = "adamw": must be a section with its own keys'),
         ("train.finetune_from=3", "train.finetune_from = 3: must be a valid string"),

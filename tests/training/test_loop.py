@@ -61,6 +61,7 @@ def test_a_budget_in_minutes_leaves_time_for_the_last_validation():
     settings = TrainSection(minutes=1)
     progress = TrainingProgress(seconds=30.0, validation_seconds=20.0)
     assert progress.share(settings, 0.5) == 0.75
+    assert progress.share(TrainSection(minutes=1, average=3), 0.5) == 1.0  # of the mean, too
     assert TrainingProgress(seconds=30.0, epoch=4).share(TrainSection(minutes=1, epochs=5), 0.5) == 0.9
 
 
@@ -118,6 +119,17 @@ def test_the_mean_of_the_weights_is_what_is_validated_and_kept(whole):
         mean = trainer.learner.validate().loss
     assert mean != own
     assert trainer.observer.validations[-1].loss == pytest.approx(mean, rel=1e-6)
+
+
+def test_the_mean_of_the_last_epochs_is_kept_if_it_is_better(data, tmp_path):
+    noisy = {"name": "adamw", "lr": 0.05, "final_lr": 1.0}
+    trainer = make_trainer(lm_recipe(data, optimizer=noisy, epochs=4, average=3), tmp_path / "run")
+    progress, found = trainer.train(), [one.loss for one in trainer.observer.validations]
+    assert len(found) == 6  # before, four epochs, and the mean
+    assert "the mean of the weights of the last 3 validations:" in trainer.observer.messages
+    assert found[-1] == min(found) == progress.best  # or the test says nothing
+    trainer.learner.model.load_state_dict(load_file(trainer.run.model_file))
+    assert trainer.learner.validate().loss == pytest.approx(found[-1], rel=1e-6)
 
 
 def test_finetuning_stops_by_the_trigger(data, tmp_path):

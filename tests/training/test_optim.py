@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from g2lstm.recipes.sections import AdaDelta, AdamW, NtAsgd, TrainSection
-from g2lstm.training.optim import NonMonotoneAveraging, build_optimizer, load_optimizer_state, optimizer_state
+from g2lstm.training.optim import (
+    LastAveraging,
+    NonMonotoneAveraging,
+    build_optimizer,
+    load_optimizer_state,
+    optimizer_state,
+)
 from g2lstm.training.progress import learning_rate
 
 
@@ -125,7 +131,7 @@ def test_resumed_training_is_the_same_to_the_bit(settings, stop):
 
     def start():
         weights = parameters()
-        return weights, *build_optimizer(settings, weights)
+        return weights, *build_optimizer(settings, weights, average=3)
 
     whole = start()
     train(*whole, range(10))
@@ -144,6 +150,35 @@ def test_resumed_training_is_the_same_to_the_bit(settings, stop):
     assert whole[2].updates == second[2].updates
     assert all(torch.equal(p, q) for p, q in zip(whole[2].means, second[2].means, strict=True))
     assert whole[2].losses == second[2].losses
+    assert whole[2].finish() == second[2].finish() == (0 if settings.name == "ntasgd" else 3)
+    assert all(torch.equal(p, q) for p, q in zip(whole[2].means, second[2].means, strict=True))
+
+
+def test_the_mean_of_the_last_weights():
+    weights = parameters()
+    averaging = LastAveraging(weights, 3)
+    history = []
+    for number in range(5):
+        with torch.no_grad():
+            for p in weights:
+                p.add_(number)
+        averaging.check(0.0)
+        history.append([p.detach().clone() for p in weights])
+    assert not averaging.means
+    assert averaging.finish() == 3
+    with averaging.evaluation_weights():
+        for k, p in enumerate(weights):
+            assert torch.allclose(p, torch.stack([values[k] for values in history[-3:]]).mean(0), atol=1e-14)
+    assert all(map(torch.equal, weights, history[-1]))
+    averaging.check(0.0)
+    assert averaging.finish() == 0  # once is enough
+    assert LastAveraging(weights, 3).finish() == 0
+
+
+def test_a_checkpoint_of_an_earlier_version_has_kept_no_weights():
+    averaging = LastAveraging(parameters(), 3)
+    averaging.load_state_dict(NonMonotoneAveraging(parameters(), None).state_dict())
+    assert averaging.kept == []
 
 
 def test_state_of_another_model_is_refused():

@@ -40,6 +40,18 @@ def test_resumed_training_is_uninterrupted_training(whole, tmp_path, optimizer, 
     assert_same(dict(enumerate(ours.means)), dict(enumerate(theirs.means)))
 
 
+@pytest.mark.parametrize("step", [11, 20])
+def test_resumed_training_has_the_same_mean_in_the_end(data, tmp_path, step):
+    recipe = lm_recipe(data, average=3)
+    expected = make_trainer(recipe, tmp_path / "whole")
+    expected.train()
+    interrupted(recipe, tmp_path / "run", step)
+    found = resumed(recipe, tmp_path / "run")
+    assert found.averaging.means
+    assert_same(dict(enumerate(found.averaging.means)), dict(enumerate(expected.averaging.means)))
+    assert found.run.model_file.read_bytes() == expected.run.model_file.read_bytes()
+
+
 @pytest.mark.parametrize("before", [{}, {"threads": 64}, {"torch": "1.0", "processor": "Z80", "kernel": "none"}, None])
 def test_a_resume_that_may_not_be_exact_says_so(cut, copy, before):
     """The last checkpoint comes from an older version, which did not say where it was written."""
