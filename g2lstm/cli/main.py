@@ -12,6 +12,7 @@ from g2lstm.cli import (
     compress,
     data,
     demo,
+    distill,
     evaluate,
     export,
     gates,
@@ -43,6 +44,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.add_typer(data.app, name="data")
 app.command("train")(train.train)
+app.command("distill")(distill.distill)
 app.command("init")(init.init)
 app.add_typer(recipe.app, name="recipe")
 app.command("eval")(evaluate.evaluate)

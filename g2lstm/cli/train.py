@@ -51,7 +51,11 @@ def train(
         path = Path(recipe)
         folder = path.parent if path.name == "recipe.toml" and path.is_file() else Path("runs") / path.stem
     again = ["train", str(folder / "recipe.toml"), "--out", str(folder)]
-    progress = train_with_bar(chosen, folder, resume, data_dir, again)
+    say_trained(folder, train_with_bar(chosen, folder, resume, data_dir, again))
+
+
+def say_trained(folder: Path, progress: "TrainingProgress | None") -> None:
+    """Says how a training went, and what to do next; nothing in all processes but the first."""
     if progress is None:
         return
     if progress.skipped:

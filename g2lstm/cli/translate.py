@@ -37,6 +37,15 @@ def translate(
         bool, typer.Option("--attention", help="Show which source token each target token attended to.")
     ] = False,
     detokenize: Annotated[bool, typer.Option("--detokenize", help="Write plain text instead of tokens.")] = False,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Draw translations at random instead of searching for the likeliest.")
+    ] = False,
+    temperature: Annotated[
+        float, typer.Option(help="With --sample: below 1, likely tokens become likelier; above 1, unlikely ones do.")
+    ] = 1.0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, help="With --sample: make the draw repeatable.")
+    ] = None,
     eval_gate: EvalGate = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per translation, one per line.")
@@ -52,6 +61,9 @@ def translate(
     indented lines show which source token each target token attended to most. With --json, each line is an object with
     all of this and the translation's rank.
 
+    With --sample, translations are drawn, as many per line as --n-best says, and --beam has no effect; back-translation
+    needs such. With --seed, a line gets the same translation wherever it stands.
+
     Example: `g2lstm translate runs/multi30k-small --beam 5 < in.de > out.en`
     """
     options = {
@@ -63,6 +75,10 @@ def translate(
         "with_attention": attention or alignments,
         "as_text": detokenize,
     }
+    if sample:
+        options |= {"sample": True, "temperature": temperature, "seed": seed}
+    elif temperature != 1.0 or seed is not None:
+        raise G2Error("--temperature and --seed are for drawing at random; add --sample")
     translator = _Translator(run, eval_gate, max_source, options)
     try:
         for number, found in translator.answers():

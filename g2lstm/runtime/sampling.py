@@ -1,4 +1,4 @@
-"""Draws token after token from the log-probabilities of a language model."""
+"""Draws token after token from the log-probabilities of a model."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -35,8 +35,7 @@ def continuation(
         forbidden: ids that are never drawn, such as that of `<unk>`.
         generator: one random number is drawn from it for each token.
     """
-    if not 0 <= temperature < math.inf:
-        raise G2Error(f"temperature must be a finite number of at least 0, got {temperature}; 1 is the model's own")
+    check_temperature(temperature)
     if top_k is not None and top_k < 1:
         raise G2Error(f"top_k must be at least 1, got {top_k}; None means all tokens")
     if not 0 < top_p <= 1:
@@ -53,6 +52,12 @@ def continuation(
             yield tokens[0]
 
     return draw()
+
+
+def check_temperature(temperature: float) -> None:
+    """Raises for what is no temperature."""
+    if not 0 <= temperature < math.inf:
+        raise G2Error(f"temperature must be a finite number of at least 0, got {temperature}; 1 is the model's own")
 
 
 def choose(logits: Logits, temperature: float, top_k: int | None, top_p: float, generator: np.random.Generator) -> int:

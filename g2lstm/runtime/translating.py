@@ -11,11 +11,16 @@ import numpy as np
 from g2lstm.errors import G2Error
 from g2lstm.runtime.beam import MAX_SOURCE, Floats, Hypothesis, limits
 from g2lstm.runtime.detokenize import check_language, detokenize
+from g2lstm.runtime.drawing import Drawing
 
 if TYPE_CHECKING:
     from g2lstm.text.tokenize import Tokenizer
 
 _WHITE_SPACE = re.compile(r"[ \t\r\n\v\f]+")  # for older tokenizers: ASCII only
+
+
+def _seed() -> int:
+    return int(np.random.default_rng().integers(2**63))
 
 
 class SearchFacts(NamedTuple):
@@ -67,9 +72,9 @@ class TextTranslation(ABC):
     def _translate(self, sources: Sequence[Sequence[int]], **options: Any) -> list[list[Hypothesis]]:
         """The best hypotheses of each source, all as token ids without `<eos>`."""
 
-    def translate(self, text: str, *, beam: int | None = None, as_text: bool = False) -> str:
-        """The best translation of each line of a text, tokenised as the training text was; see `search`."""
-        found = self.search(text.removesuffix("\n").split("\n"), beam=beam, as_text=as_text)
+    def translate(self, text: str, *, beam: int | None = None, as_text: bool = False, **more: Any) -> str:
+        """The best translation of each line of a text, tokenised as the training text was; see `search` for more."""
+        found = self.search(text.removesuffix("\n").split("\n"), beam=beam, as_text=as_text, **more)
         return "\n".join(best[0].text for best in found)
 
     def search(
@@ -84,6 +89,9 @@ class TextTranslation(ABC):
         min_length: int = 0,
         with_attention: bool = False,
         as_text: bool = False,
+        sample: bool = False,
+        temperature: float = 1.0,
+        seed: int | None = None,
         progress: Callable[[int, int], None] | None = None,
         **more: Any,
     ) -> list[list[Translation]]:
@@ -99,6 +107,9 @@ class TextTranslation(ABC):
             min_length: the minimum number of target tokens.
             with_attention: keep where each target token looked, and which words belong together.
             as_text: return plain text instead of tokens; for German and English.
+            sample: draw translations at random instead, in no order; `beam` then has no effect.
+            temperature: of drawing: below 1, likely tokens become likelier; 0 always takes the likeliest.
+            seed: makes the draw repeatable: a line then gets the same translations among any others.
             progress: called with the sentences done and the total.
             **more: with torch also `eval_gate`: "soft", "tempered" or "hard"; None for the model's own.
         """
@@ -122,6 +133,7 @@ class TextTranslation(ABC):
             min_length=min_length,
             keep_attention=with_attention or has_words,
             forbidden=self.forbidden,
+            drawing=Drawing(temperature, _seed() if seed is None else seed) if sample else None,
             progress=progress,
             **more,
         )

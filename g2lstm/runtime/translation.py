@@ -8,7 +8,8 @@ import numpy as np
 from g2lstm.compression.encodings import Encoding
 from g2lstm.compression.gate_weights import LayerWeights
 from g2lstm.compression.session import lstm_cell
-from g2lstm.runtime.beam import MAX_SOURCE, Floats, Hypothesis, Ints, Offers, beam_search, check_lengths, limits
+from g2lstm.runtime.beam import MAX_SOURCE, Floats, Hypothesis, Ints, Offers, check_lengths, limits
+from g2lstm.runtime.drawing import find
 from g2lstm.runtime.recipe import RunRecipe
 from g2lstm.runtime.translating import SearchFacts, TextTranslation
 from g2lstm.runtime.weights import NamedWeights
@@ -127,7 +128,7 @@ class TranslationModel(TextTranslation):
                 start = self._start(self._encode([*source, self.source.eos_id]))
                 most = limits(np.array([len(source)]), max_length)
                 eos = self.target.eos_id
-                results += beam_search(self._step, start, 1, eos=eos, max_lengths=most, **options)
+                results += find(self._step, start, [source], eos=eos, max_lengths=most, **options)
             else:
                 results.append([Hypothesis([], 0.0, 0.0)])
             if progress is not None:

@@ -5,14 +5,17 @@ import itertools
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import sys
 
 import pytest
 
+import g2lstm
 from g2lstm.cli.main import main
 from g2lstm.cli.progress import TrainingBar
+from g2lstm.tasks.mt.trained import TrainedTranslationModel
 from tests.cli.command import run
 
 NOUNS = {"die frau": "the woman", "der mann": "the man", "das kind": "the child", "der hund": "the dog"}
@@ -182,6 +185,79 @@ def test_scores_and_alignments(trained):
     assert second == ["0.0000", "", ""]
 
 
+def test_translations_are_drawn(trained):
+    line = "weil die frau liest , lacht der hund .\n"
+    command = ["translate", trained, "--sample", "--temperature", "2", "--n-best", "5"]
+    few = run(*command, "--seed", "3", standard_input=line).stdout
+    many = run(*command, "--seed", "3", standard_input="der mann singt .\n" * 20 + line).stdout  # with torch
+    texts = [out.split("\t")[2] for out in few.splitlines()]
+    assert texts == [out.split("\t")[2] for out in many.splitlines()[-5:]]
+    assert len(set(texts)) > 1
+    assert run(*command, standard_input=line).stdout != run(*command, standard_input=line).stdout
+    greedy = run("translate", trained, "--sample", "--temperature", "0", standard_input=line).stdout
+    assert greedy == run("translate", trained, "--beam", "1", standard_input=line).stdout
+    wrong = run("translate", trained, "--seed", "3", standard_input=line)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "--temperature and --seed are for drawing at random; add --sample" in wrong.stderr
+
+
+def test_a_student_learns_from_its_teacher(trained, tmp_path, monkeypatch):
+    """Interrupted while its teacher translates, and continued with the command that it is told."""
+    monkeypatch.setenv("G2LSTM_CACHE", str(trained.parent / "cache"))
+    monkeypatch.setattr("g2lstm.training.distill._AT_ONCE", 90)
+    sets = [one for one in TOY if not one.startswith("data.")]
+    sets = [word for each in [*sets, "model.hidden=24", "model.method=sigmoid"] for word in ("--set", each)]
+    command = ["distill", trained, "--student", "embedded-mt", "--out", tmp_path / "student", *sets]
+    texts = tmp_path / "student-data"
+
+    search = TrainedTranslationModel.search
+    calls = []
+
+    def interrupt(self, lines, **options):
+        calls.append(len(lines))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        found = search(self, lines, **options)
+        return [[best[0]._replace(text=f"{best[0].text} !")] for best in found]  # unlike the references
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainedTranslationModel, "search", interrupt)
+        stopped = run(*command)
+    assert stopped.returncode == 130
+    assert "translating: 90 of 200 lines are done" in stopped.stderr
+    assert not (texts / "train.en").exists()
+    with (texts / "train.part").open("a") as part:
+        part.write("half a li")  # as a crash would leave it
+    again = shlex.split(stopped.stderr.rpartition("continue with: g2lstm ")[2])
+    done = run(*again)
+    assert done.returncode == 0, done.stderr
+    assert "translating: 180 of 200" in done.stderr
+    assert "best validation BLEU" in done.stdout
+
+    teacher, student = g2lstm.load(trained), g2lstm.load(tmp_path / "student")
+    sources = teacher.split("train")[0]
+    texts = [best[0].text for best in teacher.search(sources)]
+    assert student.split("train") == (sources, [f"{text} !" for text in texts[:90]] + texts[90:])
+    assert student.split("test") == teacher.split("test")
+    assert student.recipe.model.hidden == 24
+    assert json.loads(run("eval", tmp_path / "student", "--split", "test", "--json").stdout)["bleu"] > 20
+
+    assert "already holds a run" in run(*command).stderr
+    assert "another teacher, beam or text" in run(*again, "--beam", "2").stderr
+
+
+def test_bad_teachers_and_students(trained, tmp_path):
+    command = ["distill", trained, "--out", tmp_path / "student", "--student"]
+    assert "for task 'lm'; distillation needs one for 'mt'" in run(*command, "embedded").stderr
+    assert "there is no recipe 'nobody'" in run(*command, "nobody").stderr
+    assert "is not a run directory" in run("distill", tmp_path / "no", *command[2:], "embedded-mt").stderr
+    (tmp_path / "student-data").mkdir()
+    assert "student-data exists; continue with --resume" in run(*command, "embedded-mt").stderr
+    (tmp_path / "student-data/other").touch()
+    assert "is in use; choose another --out" in run(*command, "embedded-mt", "--resume").stderr
+    assert not (tmp_path / "student").exists()
+
+
 def test_a_reader_that_has_had_enough_is_no_error(trained, monkeypatch):
     reading, writing = os.pipe()
     os.close(reading)
@@ -196,10 +272,10 @@ def test_a_reader_that_has_had_enough_is_no_error(trained, monkeypatch):
 
 
 def test_from_python(trained):
-    import g2lstm
-
     model = g2lstm.load(trained)
     assert model.translate("die frau schläft .\ndie frau schläft .") == "the woman sleeps .\nthe woman sleeps ."
+    drawn = {model.translate("die frau schläft .", sample=True, temperature=3.0, seed=seed) for seed in range(9)}
+    assert len(drawn) > 1
     unknown = model.translate("die frau xylophon schläft .")
     assert "<unk>" not in unknown
 

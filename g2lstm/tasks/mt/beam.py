@@ -10,7 +10,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.record import evaluating
-from g2lstm.runtime.beam import MAX_SOURCE, Hypothesis, Ints, Offers, beam_search, check_lengths, limits
+from g2lstm.runtime.beam import MAX_SOURCE, Hypothesis, Ints, Offers, check_lengths, limits
+from g2lstm.runtime.drawing import find
 from g2lstm.tasks.mt.model import DecoderState, TranslationModel
 from g2lstm.tasks.trained import Progress
 
@@ -35,7 +36,7 @@ def translate(
     Sources and translations are token ids without `<eos>`. A translation has at most `max_length` tokens, by default
     twice the source and ten more; a source with more than `max_source` is an error. Batches of long sources have fewer
     than `batch_size` sentences; their size does not change the result, except for rounding. Options are those of
-    `beam_search`; kept attention is (len(tokens) + 1, len(source) + 1).
+    `find`; kept attention is (len(tokens) + 1, len(source) + 1).
     """
     if batch_size < 1:
         raise G2Error(f"batch_size must be at least 1, got {batch_size}")
@@ -59,7 +60,7 @@ def translate(
             padded = pad_sequence([torch.tensor([*source, source_eos]) for source in batch], padding_value=source_eos)
             start = model.start(model.encode(padded.to(model.device), torch.from_numpy(lengths) + 1))
             most = limits(lengths, max_length)
-            found = beam_search(step, start, len(batch), eos=target_eos, max_lengths=most, **options)
+            found = find(step, start, batch, eos=target_eos, max_lengths=most, **options)
             for place, best in zip(places, found, strict=True):
                 size = len(sources[place]) + 1  # without padding
                 looks = [None if one.attention is None else one.attention[:, :size].copy() for one in best]
