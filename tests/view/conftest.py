@@ -74,7 +74,8 @@ def address(paths):
         time.sleep(0.01)
     yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
     server.should_exit = True
-    thread.join()
+    thread.join(timeout=120)
+    assert not thread.is_alive()
     listening.close()
 
 

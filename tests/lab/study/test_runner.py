@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from safetensors.torch import load_file
@@ -309,7 +310,7 @@ def test_a_damaged_measurement_is_told(finished, tmp_path):
 def test_trainings_in_turns_get_the_same_updates(tmp_path, monkeypatch):
     """One of them is far slower, and the clock ends all three after the same number of epochs."""
     clock = iter(range(0, 10_000, 7))
-    monkeypatch.setattr(runner.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # others keep their clock
     monkeypatch.setattr(runner, "free_threads", lambda most: most)
     study = demo([*of_language(write_text(tmp_path / "data")), "train.epochs=50", "train.minutes=1"])
     jobs = jobs_of(study, tmp_path / "out")
