@@ -10,7 +10,7 @@ from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically
 from g2lstm.look.examine import count_some, explained_on, named_runs
 from g2lstm.look.pictures.histograms import draw_layers
-from g2lstm.look.pictures.sentence import draw_timelines, draw_words
+from g2lstm.look.pictures.sentence import draw_attention, draw_timelines, draw_words
 from g2lstm.look.pictures.style import GATE_NAMES, svg_element
 from g2lstm.look.pictures.training import draw_history, draw_learning, gate_history
 from g2lstm.look.summary import same_tokens, summarise
@@ -291,6 +291,8 @@ def _sentences(readings: Mapping[str, Mapping[str, Reading]], counts: Mapping[st
             if own:
                 figure = draw_timelines(own, side, units)
                 parts.append(_picture(figure, f"units at each token of the {side}: {', '.join(own)}; {text}"))
+        if looked := {name: reading for name, reading in by_run.items() if reading.attention is not None}:
+            parts.append(_picture(draw_attention(looked), f"attention: {', '.join(looked)}; {text}"))
     return "".join(parts)
 
 

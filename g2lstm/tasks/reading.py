@@ -1,5 +1,6 @@
 """A text as a model reads it: what each gate of each layer does at each token, and in which mode."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -77,7 +78,10 @@ class Reading:
         layers: the gates, layer by layer.
         mode: evaluation or training, in words.
         unknown: by side, the positions of tokens that are not in the vocabulary.
+        surprisal: by side, -log2 of the probability that the model gave each token but the first: bits. The source of a
+            translation model has none.
         next_words: in a language model, the likeliest next tokens and their probabilities.
+        next_texts: what each of them adds to the text.
         translation: in a translation model, its own translation, which the decoder then read. This and the next two are
             empty if a target was given.
         produced: the tokens of the translation and its `<eos>`; each follows the token at its position in "target".
@@ -88,7 +92,9 @@ class Reading:
     layers: list[LayerReading]
     mode: str
     unknown: dict[str, list[int]]
+    surprisal: dict[str, list[float]] = field(default_factory=dict)
     next_words: list[tuple[str, float]] = field(default_factory=list)
+    next_texts: list[str] = field(default_factory=list)
     translation: str = ""
     produced: list[str] = field(default_factory=list)
     attention: Floats | None = None
@@ -152,6 +158,14 @@ def layer_readings(model: nn.Module, record: GateRecord) -> list[LayerReading]:
             i, f, o = (getattr(gates, gate)[index][:, 0].float().cpu().numpy() for gate in GATES)
             layers.append(LayerReading(place.name, place.direction, place.title, i, f, o))
     return layers
+
+
+def surprisals(logits: Tensor, ids: list[int]) -> list[float]:
+    """Bits of each token but the first, from the logits (T, V) after each token."""
+    likely = logits[:-1].double().log_softmax(-1)
+    wanted = torch.tensor(ids[1:], device=logits.device).unsqueeze(1)
+    bits: list[float] = (likely.gather(1, wanted)[:, 0] / -math.log(2)).tolist()
+    return bits
 
 
 def column(ids: list[int], device: torch.device) -> Tensor:

@@ -189,10 +189,12 @@ def _reading_answer(reading: Reading) -> dict[str, Any]:
         "mode": reading.mode,
         "tokens": reading.tokens,
         "unknown": reading.unknown,
+        "surprisal": {side: [round(bits, 3) for bits in each] for side, each in reading.surprisal.items()},
         "layers": [_layer_answer(layer) for layer in reading.layers],
     }
     if reading.next_words:
         answer["next_words"] = [[word, round(share, 6)] for word, share in reading.next_words]
+        answer["next_texts"] = reading.next_texts
     if reading.attention is not None:
         answer |= {"translation": reading.translation, "produced": reading.produced}
         answer["attention"] = _numbers(reading.attention)

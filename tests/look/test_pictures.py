@@ -13,7 +13,7 @@ from g2lstm.look.examine import examine, write_gallery
 from g2lstm.look.pictures.bits import Curve, Dot, draw_bits
 from g2lstm.look.pictures.curve import draw_curve
 from g2lstm.look.pictures.histograms import draw_histograms, draw_layers, draw_sigmoid
-from g2lstm.look.pictures.sentence import MAX_WORDS, draw_timelines, draw_units, draw_words
+from g2lstm.look.pictures.sentence import MAX_WORDS, draw_attention, draw_timelines, draw_units, draw_words
 from g2lstm.look.pictures.style import heat_colours, save, svg_element
 from g2lstm.look.pictures.training import draw_learning
 from g2lstm.page.palette import HEAT, THEME, css_variables
@@ -158,6 +158,16 @@ def test_words_have_the_means_of_their_gates(language):
 def luminance(colour):
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_attention_has_its_weights(translation):
+    reading = translation.read("die katze lief .")
+    figure = draw_attention({"one": reading, "other": reading})
+    one, other, _ = figure.axes
+    for axes in (one, other):
+        assert np.array_equal(axes.collections[0].get_array(), reading.attention)
+        assert [label.get_text() for label in axes.get_yticklabels()] == reading.produced
+        assert [label.get_text() for label in axes.get_xticklabels()] == reading.tokens["source"]
 
 
 def test_numbers_can_be_read_on_their_colours():

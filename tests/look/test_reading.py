@@ -1,5 +1,7 @@
 """A sentence and its gates: those of `return_gates`, with the words that people know."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -41,6 +43,25 @@ def test_next_words_are_the_likeliest(language):
     for word, probability in reading.next_words:
         assert probabilities[tokenizer.id_of(word)].item() == pytest.approx(probability)
     assert reading.next_words[0][1] == pytest.approx(probabilities.max().item())
+    added = ["\n" if word == "<eos>" else f" {word}" for word, _ in reading.next_words]
+    assert reading.next_texts == added
+
+
+def test_surprisals_are_those_of_the_score(language, translation, tmp_path):
+    bits = language.read(TEXT).surprisal["text"]
+    assert len(bits) == len(TEXT.split())
+    nats = math.log(language.perplexity(TEXT)) * (len(bits) + 1)  # with the end of the line, as a score has it
+    more = language.read(f"{TEXT}\n.").surprisal["text"]
+    assert more[: len(bits)] == pytest.approx(bits)
+    assert sum(more[: len(bits) + 1]) * math.log(2) == pytest.approx(nats, rel=1e-4)
+    files = [tmp_path / "source", tmp_path / "target"]
+    for file, text in zip(files, ("die katze lief .", "the cat ran ."), strict=True):
+        file.write_text(f"{text}\n")
+    (nats,), (tokens,) = translation.log_probabilities(*files)
+    reading = translation.read("die katze lief .", target="the cat ran .")
+    assert set(reading.surprisal) == {"target"}
+    assert len(reading.surprisal["target"]) == tokens - 1
+    assert 0 < sum(reading.surprisal["target"]) * math.log(2) < -nats  # which counts the end
 
 
 def test_a_given_translation_is_read_instead_of_the_models_own(translation):

@@ -11,7 +11,7 @@ import pytest
 import g2lstm
 from g2lstm.look import record_split
 from g2lstm.look.examine import SAMPLES
-from g2lstm.look.pictures.sentence import draw_words
+from g2lstm.look.pictures.sentence import draw_attention, draw_words
 from g2lstm.look.pictures.style import GATE_NAMES, svg_element
 from g2lstm.look.report import write_report
 from g2lstm.recipes.files import recipe_hash
@@ -128,6 +128,7 @@ def test_all_that_is_known_is_told(runs, measured, tmp_path):
         *["histograms of the gates"] * 3,
         *(f"{what} at each token of the {side}" for side in ("text", "source", "target")
           for what in ("gates", "units")),
+        "attention",
     ]  # fmt: skip
     # It needs nothing else, and text stays text.
     assert all(address.startswith("#") for address in page.addresses)
@@ -161,11 +162,33 @@ def test_runs_with_the_same_layers_share_a_picture(runs, tmp_path):
         assert f'aria-label="{what}: low, high"' in text
 
 
+def test_runs_with_other_tokens_have_axes_of_their_own(runs, tmp_path):
+    paths = []
+    for name in ("words", "more-words", "other"):
+        run = RunDirectory(shutil.copytree(runs[1], tmp_path / name))
+        for step in range(3):
+            line = {"step": step, "epoch": 0, "tokens": 1000 * step, "seconds": 6.0, "perplexity": 900.0 - step}
+            run.append_metrics({"kind": "valid", **line})
+        paths.append(run.path)
+    tokenizer = paths[2] / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text().replace('"mat"', '"rug"'))
+    text = report(paths, tmp_path, texts=[])
+    assert 'aria-label="perplexity over training time: words, more-words"' in text
+    assert 'aria-label="perplexity over training time: other"' in text
+
+
 def test_heat_maps_are_those_of_the_reading(runs, tmp_path):
     text = report(runs[:2], tmp_path, texts=[TEXT])
     readings = {path.name: g2lstm.load(path).read(TEXT) for path in runs[:2]}
     label = f"gates at each token of the text: {', '.join(readings)}; {TEXT}"
     assert svg_element(draw_words(readings, "text", tuple(GATE_NAMES)), label) in text
+
+
+def test_attention_is_that_of_the_reading(runs, tmp_path):
+    line = "die katze lief ."
+    text = report([runs[2]], tmp_path, texts=[line])
+    readings = {runs[2].name: g2lstm.load(runs[2]).read(line)}
+    assert svg_element(draw_attention(readings), f"attention: {runs[2].name}; {line}") in text
 
 
 @pytest.mark.usefixtures("no_drawing")

@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 
+import g2lstm
 from tests.view.test_server import GATES, expected_gates
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
@@ -237,6 +238,71 @@ def test_a_translation_and_its_attention(open_page):
     assert page.locator(".attention tbody td").count() == produced * len(tokens(page))
     page.locator("#layer").select_option("encoder.0 backward")
     assert page.locator("[data-column=a] h3").first.inner_text().startswith("Encoder 1, backward")
+
+
+def bars(page, column):
+    return page.evaluate(
+        "column => [...document.querySelectorAll(`[data-column=${column}] .next li`)].map(item =>"
+        " [parseFloat(item.querySelector('.bar').style.width), parseFloat(item.querySelector('.number').textContent)])",
+        column,
+    )
+
+
+def test_columns_share_a_scale_and_stand_at_one_height(open_page):
+    page = open_page(f"{START}&b=lstm&at=layers.0:2")
+    page.wait_for_selector("[data-column=b] .plot .main-svg")
+    both = {column: bars(page, column) for column in "ab"}
+    most = max(share for each in both.values() for _, share in each)
+    assert max(width for each in both.values() for width, _ in each) == 100
+    for each in both.values():
+        for width, share in each:
+            assert width == pytest.approx(
+                max(100 * share / most, 0.5), abs=100 * 0.11 / most
+            )  # shares have one decimal
+    for part in (".layers", ".units", ".below", ".outcomes", ".split"):
+        tops = [page.locator(f"[data-column={column}] {part}").bounding_box()["y"] for column in "ab"]
+        assert tops[0] == tops[1], part
+    page.set_viewport_size({"width": 700, "height": 900})
+    tops = [page.locator(f"[data-column={column}] .layers").bounding_box()["y"] for column in "ab"]
+    assert tops[1] > tops[0] + 200  # one below the other
+
+
+def test_each_word_has_its_surprisal(open_page, paths):
+    page = open_page(START)
+    bits = g2lstm.load(paths[0]).read(TEXT).surprisal["text"]
+    strips = page.locator("[data-column=a] .words").first.locator(".surprise .bar")
+    widths = strips.evaluate_all("bars => bars.map(bar => parseFloat(bar.style.width))")
+    assert widths[0] == 0
+    assert widths[1:] == pytest.approx([100 * each / 8 for each in bits], abs=0.02)
+    assert page.locator("[data-column=a] .words").nth(1).locator(".surprise").count() == 0
+    words_of(page).nth(2).hover()
+    assert f"surprise {bits[1]:.1f} bits" in page.locator("#tip").inner_text()
+    translation = open_page("#a=mt&text=die+katze+lief+.")
+    shown = [translation.locator(".words").nth(k).locator(".surprise").count() for k in range(5)]
+    assert shown[:3] == [0, 0, 0]
+    assert shown[3] > 0
+
+
+def test_a_sentence_grows_word_by_word(open_page):
+    page = open_page(f"{START}&b=lstm")
+    likeliest = page.locator("[data-column=b] .next li .token").all_inner_texts()
+    word = next(each for each in likeliest if each != "<eos>")
+    back = page.locator("[data-column=b]").get_by_role("button", name="Back")
+    assert back.is_disabled()
+    page.locator("[data-column=b]").get_by_role("button", name="Add the likeliest").press("Enter")
+    expect(words_of(page)).to_have_count(9)
+    assert tokens(page) == tokens(page, "b") == ["<eos>", *TEXT.split(), word]
+    assert page.evaluate("document.activeElement.textContent") == "Add the likeliest"
+    page.locator("[data-column=a]").get_by_role("button", name="Draw one").click()
+    expect(words_of(page)).to_have_count(10)
+    picked = page.locator("[data-column=a] .next li .token").all_inner_texts()
+    page.locator("[data-column=a] .next").get_by_role("button", name=picked[0 if picked[0] != "<eos>" else 1]).click()
+    expect(words_of(page)).to_have_count(11)
+    for count in (10, 9, 8):
+        back.click()
+        expect(words_of(page)).to_have_count(count)
+    assert tokens(page) == ["<eos>", *TEXT.split()]
+    assert back.is_disabled()
 
 
 def test_histograms_over_many_sentences(open_page):

@@ -73,20 +73,46 @@ def _draw_line(axes: "Axes", reading: Reading, side: str, gates: Sequence[str], 
     """Draw some of the words: a column for each, a row for each gate of each layer."""
     rows = [(layer, gate) for layer in reading.layers if layer.side == side for gate in gates]
     values = np.stack([getattr(layer, gate)[part].mean(1) for layer, gate in rows])
-    words = [short(word) for word in reading.tokens[side][part]]
-    cells = draw_cells(axes, np.arange(len(words) + 1) - 0.5, np.arange(len(rows) + 1) - 0.5, values)
+    cells = draw_cells(axes, np.arange(values.shape[1] + 1) - 0.5, np.arange(len(rows) + 1) - 0.5, values)
     for (row, column), value in np.ndenumerate(values):
         ink = "#000000" if value < _DARK else "#ffffff"
         number = f"{value:.2f}".removeprefix("0")
         axes.text(column, row, number, ha="center", va="center", color=ink, fontsize=9.5, in_layout=False)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_yticks(range(len(rows)), [f"{layer.title}, {gate[0]}" for layer, gate in rows])
+    _write_words(axes, reading, side, part)
+    return cells
+
+
+def _write_words(axes: "Axes", reading: Reading, side: str, part: slice) -> None:
+    """Write some of the words above the columns."""
+    words = [short(word) for word in reading.tokens[side][part]]
     axes.set_xticks(range(len(words)), words, rotation=50, rotation_mode="anchor", ha="left")
     axes.tick_params(length=0, top=False, bottom=False, labeltop=True, labelbottom=False)
     for place, label in enumerate(axes.get_xticklabels(), part.start):
         label.set_fontstyle("italic" if place in reading.unknown[side] else "normal")
     axes.spines[:].set_visible(False)
-    return cells
+
+
+def draw_attention(readings: Mapping[str, Reading]) -> "Figure":
+    """Where translation models looked in the same source: a row for each word they produced, runs side by side."""
+    shown = {
+        name: (one, one.attention[:MAX_WORDS, :MAX_WORDS])
+        for name, one in readings.items()
+        if one.attention is not None
+    }
+    rows, columns = (max(look.shape[axis] for _, look in shown.values()) for axis in (0, 1))
+    with styled():
+        figure = new_figure(len(shown) * (0.3 * columns + 1.6) + 0.8, 0.26 * rows + 1.6)
+        panels: list[Axes] = figure.subplots(1, len(shown), squeeze=False)[0].tolist()
+        for axes, (name, (reading, look)) in zip(panels, shown.items(), strict=True):
+            cells = draw_cells(axes, np.arange(look.shape[1] + 1) - 0.5, np.arange(look.shape[0] + 1) - 0.5, look)
+            axes.set_ylim(rows - 0.5, -0.5)
+            axes.set_yticks(range(len(look)), list(map(short, reading.produced[: len(look)])))
+            _write_words(axes, reading, "source", slice(0, look.shape[1]))
+            axes.set_title(name, loc="left", fontweight="bold")
+        colour_bar(figure, cells, panels, label="attention", fraction=0.03, pad=0.01, aspect=25)
+    return figure
 
 
 def draw_units(layers: Mapping[str, LayerReading], words: Sequence[Sequence[str]], mode: str) -> "Figure":

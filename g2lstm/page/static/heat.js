@@ -51,8 +51,9 @@ export function rangeOf(layers, gates, value) {
   return high - low > 1e-6 ? [low, high] : [0, 1];
 }
 
-/* One layer as a list of words, each a button. `choose(position, gate)` is called on click or Enter. */
-export function drawLayer(reading, layer, { gates, value, range, chosen, choose }) {
+/* One layer as a list of words, each a button. `choose(position, gate)` is called on click or Enter. With `bits`, a strip
+   under each word shows its surprisal; a full one stands for so many bits. */
+export function drawLayer(reading, layer, { gates, value, range, chosen, choose, bits = 0 }) {
   const tokens = reading.tokens[layer.side];
   const unknown = new Set(reading.unknown[layer.side] ?? []);
   const list = make("ol", { className: "words", "aria-label": `${layer.title}, ${tokens.length} words` });
@@ -62,6 +63,8 @@ export function drawLayer(reading, layer, { gates, value, range, chosen, choose 
       const [mean, decided] = [layer.means[gate][position], layer.decided[gate][position]];
       return `${gate} ${mean.toFixed(4)} (${Math.round(100 * decided)} % near 0 or 1)`;
     });
+    const surprisal = reading.surprisal?.[layer.side]?.[position - 1]; // nothing is said about the first
+    if (surprisal !== undefined) lines.unshift(`surprise ${surprisal.toFixed(1)} bits, probability ${chance(surprisal)}`);
     if (unknown.has(position)) lines.unshift("unknown: read as <unk>");
     const name = make("span", { className: "token", textContent: token });
     const cells = gates.map((gate) => {
@@ -71,7 +74,9 @@ export function drawLayer(reading, layer, { gates, value, range, chosen, choose 
       paint(cell, number, range);
       return cell;
     });
-    const word = make("button", { type: "button", className: "word" }, name, ...cells);
+    const strip = bits && layer.side in (reading.surprisal ?? {}) ? drawStrip(surprisal ?? 0, bits) : null;
+    const word = make("button", { type: "button", className: "word" }, name, make("span", { className: "cells" }, ...cells),
+      strip);
     word.setAttribute("aria-label", `${token}: ${lines.join(", ")}`);
     word.dataset.position = position;
     word.classList.toggle("unknown", unknown.has(position));
@@ -93,6 +98,21 @@ export function drawLayer(reading, layer, { gates, value, range, chosen, choose 
   const head = make("h3", {}, layer.title, make("span", { className: "quiet", textContent: ` ${layer.units} units` }));
   return make("div", { className: "layer" }, head, list);
 }
+
+function drawStrip(surprisal, bits) {
+  const bar = make("span", { className: "bar" });
+  bar.style.width = `${(100 * surprisal) / bits}%`;
+  return make("span", { className: "track surprise", "aria-hidden": "true" }, bar);
+}
+
+function chance(bits) {
+  const percent = 100 * 2 ** -bits;
+  return percent >= 0.1 ? `${percent.toFixed(1)} %` : `1 in ${Math.round(2 ** bits).toLocaleString("en")}`;
+}
+
+// The most surprising word of some readings, in bits; whole numbers of a byte, so that the scale seldom changes.
+export const mostBits = (readings) =>
+  8 * Math.ceil(Math.max(1, ...readings.flatMap((one) => Object.values(one?.surprisal ?? {}).flat())) / 8);
 
 // The same word in every layer and run.
 function mark(side, position) {

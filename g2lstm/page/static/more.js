@@ -3,15 +3,18 @@
 import { make, tip } from "./dom.js";
 import { paint, short } from "./heat.js";
 
-/* `choose`, if given, is called with the number of a next word when it is clicked. */
-export function drawOutcome(reading, choose = null) {
-  if (reading.next_words) return [drawNextWords(reading.next_words, choose)];
+/* `choose`, if given, is called with the number of a next word when it is clicked. The longest bar stands for `most`;
+   `controls` stand below the bars. */
+export function drawOutcome(reading, choose = null, most = mostOf(reading), controls = []) {
+  if (reading.next_words) return [drawNextWords(reading.next_words, choose, most, controls)];
   if (reading.attention) return [drawTranslation(reading), drawAttention(reading)];
   return [];
 }
 
-function drawNextWords(words, choose) {
-  const most = words[0][1];
+// The probability of the likeliest next word, 0 if there is none.
+export const mostOf = (reading) => reading?.next_words?.[0][1] ?? 0;
+
+function drawNextWords(words, choose, most, controls) {
   const items = words.map(([word, share], number) => {
     const bar = make("span", { className: "bar" });
     bar.style.width = `${Math.max((100 * share) / most, 0.5)}%`;
@@ -23,7 +26,7 @@ function drawNextWords(words, choose) {
     }
     return make("li", {}, name, make("span", { className: "track" }, bar), percent);
   });
-  return section("Next word", make("ol", { className: "next" }, ...items));
+  return section("Next word", make("ol", { className: "next" }, ...items), ...controls);
 }
 
 function drawTranslation(reading) {

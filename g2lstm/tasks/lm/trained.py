@@ -20,7 +20,7 @@ from g2lstm.tasks.lm.cache import cached_perplexity, tune_cache
 from g2lstm.tasks.lm.generate import reader, seeded
 from g2lstm.tasks.lm.model import LanguageModel
 from g2lstm.tasks.lm.recipe import CacheSection, LmRecipe
-from g2lstm.tasks.reading import Encoded, check_length, column, encode
+from g2lstm.tasks.reading import Encoded, check_length, column, encode, surprisals
 from g2lstm.tasks.trained import WORDS, Metric, Pass, Passes, Progress, Scoring, SpeedTest, SplitScore, Trained
 from g2lstm.text.clean import check_unicode
 from g2lstm.text.corpus import TokenStream, prepare_stream
@@ -118,9 +118,14 @@ class TrainedLanguageModel(Trained):
     def _forward(self, ids: Mapping[str, list[int]]) -> dict[str, Any]:
         model, count = self.model, min(_NEXT_WORDS, len(self.tokenizer))
         features, _, _ = model(column(ids["text"], model.device))
-        probabilities, likeliest = model.logits(features[-1, 0]).softmax(-1).topk(count)
+        logits = model.logits(features[:, 0])
+        probabilities, likeliest = logits[-1].softmax(-1).topk(count)
         words = self.tokenizer.readable(likeliest.tolist())
-        return {"next_words": list(zip(words, probabilities.tolist(), strict=True))}
+        return {
+            "next_words": list(zip(words, probabilities.tolist(), strict=True)),
+            "next_texts": [self.tokenizer.bytes_of(token).decode(errors="ignore") for token in likeliest.tolist()],
+            "surprisal": {"text": surprisals(logits, ids["text"])},
+        }
 
     def passes(self, split: str, data_dir: Path | None = None) -> Passes:
         """The first windows, as validation reads them: columns side by side, with the state carried over."""

@@ -22,7 +22,7 @@ from g2lstm.tasks.mt.beam import translate
 from g2lstm.tasks.mt.bleu import bleu_by_sentence, score
 from g2lstm.tasks.mt.model import TranslationModel
 from g2lstm.tasks.mt.recipe import MtRecipe
-from g2lstm.tasks.reading import Encoded, check_length, column, encode
+from g2lstm.tasks.reading import Encoded, check_length, column, encode, surprisals
 from g2lstm.tasks.trained import Metric, Pass, Passes, Progress, Scoring, SpeedTest, SplitScore, Trained
 from g2lstm.text.batches import PairBatch, evaluation_batches, pair_batch
 from g2lstm.text.datasets import partial_pairs
@@ -162,8 +162,8 @@ class TrainedTranslationModel(TextTranslation, Trained):
 
     def _forward(self, ids: Mapping[str, list[int]]) -> dict[str, Any]:
         source, target = (column(ids[side], self.model.device) for side in self.sides)
-        self.model(source, torch.tensor([len(source)]), target)
-        return {}
+        logits = self.model.logits(self.model(source, torch.tensor([len(source)]), target)[:, 0])
+        return {"surprisal": {"target": surprisals(logits, ids["target"])}}
 
     def passes(self, split: str, data_dir: Path | None = None) -> Passes:
         """Random pairs, no longer than in training, with the target given."""

@@ -28,6 +28,7 @@ export class Column {
     this.split = new SplitPanel(page.gone);
     this.root.append(make("div", { className: "line" }, this.run, this.mode), this.facts, this.status, this.layers,
       this.units.element, this.below, this.outcome, this.split.element);
+    [...this.root.children].forEach((child, row) => { child.style.gridRow = row + 1; }); // hidden ones keep their place
     this.run.addEventListener("change", () => page.change({ [id]: this.run.value }));
     this.mode.addEventListener("change", () => page.change({ [`${id}gate`]: this.mode.value }));
   }
@@ -113,24 +114,51 @@ export class Column {
     return found.length ? found : layers;
   }
 
-  draw(range) {
+  /* range: of the colours; most: the probability that the longest bar stands for; bits: what a full strip stands for. */
+  draw(range, most, bits) {
     if (!this.reading) return;
     const { state, change } = this.page;
     const gates = state.rows === "all" ? GATES : [state.rows];
     const [at, position] = chosen(state);
-    const focused = this.root.contains(document.activeElement) ? document.activeElement.closest(".word") : null;
+    const active = this.root.contains(document.activeElement) ? document.activeElement : null;
+    const focused = active?.closest(".word");
     const place = focused && [focused.closest(".words").dataset.layer, focused.dataset.position];
     const layers = this.visible();
+    const isFirst = (layer) => layer === layers.find(({ side }) => side === layer.side);
     const drawn = layers.map((layer) => drawLayer(this.reading, layer, {
+      bits: isFirst(layer) ? bits : 0,
       gates, value: state.value, range, chosen: keyOf(layer) === at ? position : null,
       choose: (word, gate = gates.length === 1 ? gates[0] : state.gate) => change({ at: `${keyOf(layer)}:${word}`, gate }),
     }));
     const above = layers.findIndex((layer) => keyOf(layer) === at) + 1 || layers.length;
     this.layers.replaceChildren(...drawn.slice(0, above));
     this.below.replaceChildren(...drawn.slice(above));
-    const again = place && this.root.querySelector(`[data-layer="${place[0]}"] [data-position="${place[1]}"]`);
-    again?.focus({ preventScroll: true });
-    this.outcome.replaceChildren(...drawOutcome(this.reading));
+    const step = active?.dataset.step; // read before its button is replaced
+    const texts = this.reading.next_texts ?? [];
+    const add = (number) => { if (texts[number].trim()) this.page.add(texts[number]); };
+    this.outcome.replaceChildren(...drawOutcome(this.reading, add, most, this.steps(add)));
+    const again = place ? `[data-layer="${place[0]}"] [data-position="${place[1]}"]` : `[data-step="${step}"]`;
+    if (active) this.root.querySelector(again)?.focus({ preventScroll: true });
+  }
+
+  // Generation step by step: the sentence grows by a word, and both columns read it again.
+  steps(add) {
+    const words = this.reading.next_words ?? [];
+    const usable = words.map((word, number) => number).filter((number) => this.reading.next_texts[number].trim());
+    const random = () => {
+      let left = Math.random() * usable.reduce((sum, number) => sum + words[number][1], 0);
+      return usable.find((number) => (left -= words[number][1]) <= 0) ?? usable[0];
+    };
+    const button = (textContent, title, act, disabled) => {
+      const made = make("button", { type: "button", className: "plain", textContent, title, disabled });
+      made.dataset.step = textContent;
+      made.addEventListener("click", act);
+      return made;
+    };
+    return [make("div", { className: "line" },
+      button("Add the likeliest", "the first of these words that is one", () => add(usable[0]), !usable.length),
+      button("Draw one", "one of these words at random, by their probabilities", () => add(random()), !usable.length),
+      button("Back", "without the word that was added last", () => this.page.back(), !this.page.added.length))];
   }
 
   async drawUnits() {

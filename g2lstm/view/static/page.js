@@ -2,7 +2,8 @@
 
 import { Column, MODES, sentence } from "./column.js";
 import { find, say, setOptions, tip } from "./dom.js";
-import { drawLegend, GATES, keyOf, rangeOf } from "./heat.js";
+import { drawLegend, GATES, keyOf, mostBits, rangeOf } from "./heat.js";
+import { mostOf } from "./more.js";
 import * as server from "./server.js";
 
 // a and b are runs, agate and bgate their gate modes ("" for the run's own), at is the word whose units are shown, gate
@@ -28,6 +29,14 @@ const page = {
     refreshIn(2000);
   },
   retry: () => refreshIn(1000),
+  added: [], // the sentences before each word that was added
+  add(text) {
+    page.added.push(page.state.text);
+    page.change({ text: page.state.text.trimEnd() + text, at: "", unit: "" });
+  },
+  back() {
+    page.change({ text: page.added.pop(), at: "", unit: "" });
+  },
 };
 const columns = ["a", "b"].map((id) => new Column(id, page));
 
@@ -59,13 +68,15 @@ function draw() {
   const layers = columns.flatMap((column) => column.visible());
   const gates = state.rows === "all" ? GATES : [state.rows];
   const range = state.stretch && layers.length ? rangeOf(layers, gates, state.value) : [0, 1];
+  const readings = columns.map((column) => column.reading);
+  const [most, bits] = [Math.max(...readings.map(mostOf)), mostBits(readings)];
   const top = () => document.activeElement.getBoundingClientRect().top;
   const before = top();
   tip.hide(); // its word may be gone
   drawLegend(range);
   fillLayers();
   for (const column of columns) {
-    column.draw(range);
+    column.draw(range, most, bits);
     column.drawUnits();
     column.split.show(state.layer);
   }
@@ -137,7 +148,9 @@ let typing = null;
 
 function readText() {
   clearTimeout(typing);
-  if (find("text").value !== page.state.text) page.change({ text: find("text").value });
+  if (find("text").value === page.state.text) return;
+  page.added = []; // they lead to another sentence
+  page.change({ text: find("text").value });
 }
 
 find("text").addEventListener("input", () => {
@@ -151,6 +164,7 @@ find("text").addEventListener("keydown", (event) => {
 });
 find("ask").addEventListener("submit", (event) => event.preventDefault());
 find("examples").addEventListener("change", ({ target }) => {
+  page.added = [];
   if (target.value) page.change({ text: target.value, at: "", unit: "" });
 });
 for (const name of ["layer", "value"]) {
