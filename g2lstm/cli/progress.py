@@ -117,8 +117,9 @@ def preparing_shown() -> Iterator[None]:
 
 
 def scores_in_words(scores: Mapping[str, float]) -> str:
-    """BLEU, if there is one, perplexity, and bits per character, if they are known."""
-    bleu = f"BLEU {scores['bleu']:.2f}, " if "bleu" in scores else ""
+    """BLEU and chrF, if there are such, perplexity, and bits per character, if they are known."""
+    named = {"bleu": "BLEU", "chrf": "chrF"}
+    bleu = "".join(f"{title} {scores[name]:.2f}, " for name, title in named.items() if name in scores)
     bits = f", {scores['bits_per_character']:.3f} bits per character" if "bits_per_character" in scores else ""
     return f"{bleu}perplexity {scores['perplexity']:.2f}{bits}"
 

@@ -72,6 +72,8 @@ def parse_recipe(
         problems.append(f"{given}: must be {' or '.join(map(repr, TASKS))}")
     found: list[list[str]] = []
     for name in possible:
+        if task == name and not is_run:
+            TASKS[name].complete(tables)
         try:
             recipe: Recipe = TASKS[name].recipe.model_validate({**tables, "task": name}, context={"is_run": is_run})
             found.append([])

@@ -229,6 +229,10 @@ class Task(ABC, Generic[RecipeT, ModelT, TrainedT]):
         with without_memory():
             return sum(parameter.numel() for parameter in self.module(recipe, *vocabularies).parameters())
 
+    def complete(self, tables: dict[str, Any]) -> None:
+        """Adds to a new recipe, in place, what a look at the text decides and the recipe does not say."""
+        return
+
     @abstractmethod
     def train_tokenizers(self, files: Any, kind: str, **settings: Any) -> Sequence[Tokenizer]:
         """New tokenizers for the files of the training split; settings are those of `prepare_tokenizer`."""

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 
 import pytest
@@ -142,6 +143,19 @@ def test_interrupt_saves_and_exits_130_and_resume_goes_on(tmp_path, monkeypatch)
     assert json.loads(run("eval", out, "--json").stdout)["perplexity"] > 1
 
 
+def test_runs_are_compared(trained, tmp_path):
+    done = run("eval", trained, "--split", "test", "--against", trained, "--json")
+    (same,) = json.loads(done.stdout)["against"]
+    assert (same["difference"], same["low"], same["high"], same["p_value"]) == (0, 0, 0, 1)
+    kept = (trained / "result.json").read_text()
+    assert "against" not in kept
+    assert "by_sentence" not in kept
+    other = shutil.copytree(trained, tmp_path / "other")
+    tokenizer = other / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text().replace('"the"', '"thhe"'))
+    assert "different tokenizers" in run("eval", trained, "--split", "test", "--against", other).stderr
+
+
 def test_options_reach_the_evaluation(trained):
     def score(*options):
         done = run("eval", trained, *options, "--json")
@@ -168,8 +182,6 @@ def test_options_reach_the_generation(trained):
 
 
 def test_a_damaged_result_is_told_before_the_work(trained, tmp_path):
-    import shutil
-
     out = tmp_path / "run"
     shutil.copytree(trained, out)
     (out / "result.json").write_text('{"scores": [1]}')
@@ -198,8 +210,6 @@ def test_mistakes_are_one_clear_error(arguments, message):
 
 @pytest.mark.parametrize("damage", ["truncated", "newer", "foreign", "mixed", "missing", "tokenizer"])
 def test_broken_runs_are_refused(trained, tmp_path, damage):
-    import shutil
-
     from safetensors.torch import load_file, save_file
 
     out = tmp_path / "run"

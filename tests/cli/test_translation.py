@@ -11,6 +11,9 @@ import signal
 import sys
 
 import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 import g2lstm
 from g2lstm.cli.main import main
@@ -172,6 +175,33 @@ def test_any_test_set(trained, tmp_path):
     after = (trained / "result.json").read_bytes() if (trained / "result.json").exists() else None
     assert after == before
     assert "needs both --source and --reference" in run("eval", trained, "--source", source).stderr
+
+
+def test_runs_are_compared(trained, tmp_path):
+    """With itself, with one that has lost some weights, and on too few sentences."""
+    worse = shutil.copytree(trained, tmp_path / "worse")
+    weights = load_file(worse / "model.safetensors")
+    noise = torch.randn(weights["output.weight"].shape, generator=torch.Generator().manual_seed(0))
+    weights["output.weight"] += 3 * noise
+    with safe_open(worse / "model.safetensors", "pt") as file:
+        save_file(weights, worse / "model.safetensors", file.metadata())
+    files = ["--source", trained.parent / "pairs/test.de", "--reference", trained.parent / "pairs/test.en"]
+    done = run("eval", trained, *files, "--against", trained, "--against", worse, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    same, other = result["against"]
+    assert (same["difference"], same["low"], same["high"], same["p_value"]) == (0, 0, 0, 1)
+    assert same["bleu"] == result["bleu"] == other["bleu"] + other["difference"]
+    assert 0 < other["low"] < other["difference"] < other["high"]
+    assert other["p_value"] < 0.05
+    assert "by_sentence" not in result
+    told = run("eval", trained, *files, "--against", worse).stdout
+    assert f"{worse}: BLEU {other['bleu']:.2f}; {trained} differs by {other['difference']:+.2f}, 95 % interval" in told
+    for file in files[1::2]:
+        (tmp_path / file.name).write_text("".join(file.read_text().splitlines(keepends=True)[:5]))
+    few = ["--source", tmp_path / "test.de", "--reference", tmp_path / "test.en"]
+    assert "5 sentences can't tell that from chance, 20 could" in run("eval", trained, *few, "--against", worse).stdout
+    assert "is not a run directory" in run("eval", trained, *few, "--against", tmp_path / "no").stderr
 
 
 def test_scores_and_alignments(trained):

@@ -178,6 +178,14 @@ def test_a_recipe_written_out_is_the_same_recipe(name: str, tmp_path: Path) -> N
                 found = found[part]
 
 
+def test_weights_are_not_averaged_twice() -> None:
+    with pytest.raises(
+        G2Error, match='train.average = 3: the optimiser "ntasgd" averages by itself; remove train.average'
+    ):
+        load_recipe("ptb", ["train.average=3"])
+    assert load_recipe("embedded", ["train.average=3"]).train.average == 3
+
+
 def test_hashes_tell_recipes_apart() -> None:
     hashes = {recipe_hash(parse_recipe(SMALLEST, [f"train.seed={seed}"])) for seed in (1, 2, 3)}
     assert len(hashes) == 3

@@ -15,6 +15,10 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 Score = Callable[[Array], Array]  # sums (samples, k) to scores (samples,)
 
 
+LEAST = 20  # sentences or blocks: with fewer, a bootstrap finds differences that do not exist
+_BLOCK = 10  # sentences of running text to draw together; fewer in a text too short for `LEAST` such blocks
+
+
 class Term(NamedTuple):
     """A score in a sum of scores."""
 
@@ -58,6 +62,17 @@ def bootstrap(terms: Sequence[Term], score: Score, *, samples: int = 1000, block
     p_value = min(2 * (rarer + 1) / (samples + 1), 1.0)
     whole = combined(np.ones((1, count)))[0]
     return Difference(float(whole), float(values[outside - 1]), float(values[-outside]), p_value)
+
+
+def compared(terms: Sequence[Term], *, is_language: bool) -> Difference:
+    """The bootstrap of perplexities of running text, or of BLEU."""
+    block = max(1, min(len(terms[0].seeds[0]) // LEAST, _BLOCK)) if is_language else 1
+    return bootstrap(terms, perplexity_of if is_language else bleu_of, block=block)
+
+
+def chance(p_value: float) -> str:
+    """A p-value; a thousand samples can't tell values below 0.002 apart."""
+    return f"{p_value:.3f}" if p_value >= 0.002 else "< 0.002"
 
 
 def perplexity_of(sums: Array) -> Array:

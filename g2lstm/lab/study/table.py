@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from g2lstm.lab.study.jobs import Job, Measured
 from g2lstm.lab.study.plan import Column, PlannedTable
-from g2lstm.lab.study.significance import Difference, Term, bleu_of, bootstrap, perplexity_of
+from g2lstm.lab.study.significance import LEAST, Difference, Term, chance, compared
 
 COMPARISON = ("difference", "in", "by seed", "value", "95 % interval", "p")
 HOW = (
@@ -16,8 +16,6 @@ HOW = (
     "other seeds would add to it)"
 )
 PAPER = "  paper"  # the name of a row of its figures
-LEAST = 20  # sentences or blocks: with fewer, a bootstrap finds differences that do not exist
-_BLOCK = 10  # sentences of running text to draw together; fewer in a text too short for `LEAST` such blocks
 
 
 class Cell(NamedTuple):
@@ -199,11 +197,6 @@ def signed(value: float, digits: int = 2) -> str:
     return f"{round(value, digits) + 0.0:+.{digits}f}".replace("-", "−")
 
 
-def chance(p_value: float) -> str:
-    """A p-value; a thousand samples can't tell values below 0.002 apart."""
-    return f"{p_value:.3f}" if p_value >= 0.002 else "< 0.002"
-
-
 def _compare(column: Column, titles: tuple[str, str], one: _Points, other: _Points) -> Comparison:
     """The comparison of two rows, over the seeds that both have."""
     seeds = sorted(one.keys() & other.keys())
@@ -211,10 +204,7 @@ def _compare(column: Column, titles: tuple[str, str], one: _Points, other: _Poin
     terms = [Term(sign, [point.result.sums for point in points]) for sign, points in sides]
     if column.against is not None:
         terms += [Term(-sign, [point.base.sums for point in points if point.base]) for sign, points in sides]
-    result = one[seeds[0]].result
-    is_language = result.perplexity is not None
-    block = min(len(result.sums) // LEAST, _BLOCK) if is_language else 1
-    found = bootstrap(terms, perplexity_of if is_language else bleu_of, block=block)
+    found = compared(terms, is_language=one[seeds[0]].result.perplexity is not None)
     return Comparison(titles, column.title, {seed: one[seed].value - other[seed].value for seed in seeds}, found)
 
 

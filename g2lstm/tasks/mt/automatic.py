@@ -1,6 +1,7 @@
 """`automatic`: the settings of a translation model for pairs that nobody has described, chosen by looking at them."""
 
 import importlib.util
+import os
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from g2lstm.tasks.lm.automatic import between, two_digits
 from g2lstm.text.lines import count_lines, open_to_read
 from g2lstm.text.own import looks_tokenised
 from g2lstm.text.own_pairs import own_pairs, pair_endings
+from g2lstm.text.pairs import PairFiles
 
 _SAMPLE = 20_000  # pairs to look at
 _ODD_RATIO = 4  # between the lengths of the two sides, in characters, beyond what is usual in the text
@@ -46,9 +48,8 @@ class PairLook(NamedTuple):
         return ", ".join(found)
 
 
-def look_at(path: Path, source: str, target: str) -> PairLook:
+def look_at(files: PairFiles) -> PairLook:
     """Looks at pairs that are spread evenly over the training text."""
-    files = own_pairs(path, (source, target))["train"]
     pairs = count_lines(files.source)
     every = max(1, pairs // _SAMPLE)
     with open_to_read(files.source) as one, open_to_read(files.target) as other:
@@ -83,7 +84,7 @@ def automatic(path: str, source: str | None = None, target: str | None = None) -
         if found is None:
             raise G2Error(f"the folder {path} has no two texts such as train.de and train.en")
         source, target = found
-    look = look_at(folder, source, target)
+    look = look_at(own_pairs(folder, (source, target))["train"])
     thousands = look.pairs / 1000
     width = 64 * between(2, round(1.3 * thousands ** (1 / 3)), 8)
     dropout = between(0.1, round(0.6 * thousands**-0.2, 2), 0.3)
@@ -116,11 +117,48 @@ def automatic(path: str, source: str | None = None, target: str | None = None) -
             "optimizer": {"name": "adamw", "lr": 3e-3, "weight_decay": 0.05},
         },
     }
-    if look.script and not look.is_tokenized:
-        _, name, module = _SCRIPTS[look.script]
-        is_there = importlib.util.find_spec(module) is not None
-        tables["evaluate"] = {"bleu": {"tokenize": name if is_there else "char"}}
+    if (found := _scoring(look, look.is_tokenized)) is not None:
+        tables["evaluate"] = {"bleu": {"tokenize": found[0]}}
+        tables["train"]["best_by"] = found[1]
     return tables, look
+
+
+def complete(tables: dict[str, Any]) -> None:
+    """Adds to a recipe for own pairs, in place, what it does not say and a look at them decides.
+
+    That is `data.is_tokenized` and how translations are scored. What is wrong with the recipe is left to others to say.
+    """
+    match tables:
+        case {"data": {"path": str(path), "source": str(source), "target": str(target)} as data, "train": dict(train)}:
+            files = PairFiles(*(Path(os.path.expanduser(path), f"train.{ending}") for ending in (source, target)))
+        case _:
+            return
+    evaluate = tables.get("evaluate", {})
+    bleu: Any = evaluate.get("bleu", {}) if isinstance(evaluate, dict) else None
+    is_silent = isinstance(bleu, dict) and "tokenize" not in bleu
+    if "is_tokenized" in data and (data["is_tokenized"] or not is_silent):
+        return
+    try:
+        look = look_at(files) if all(map(os.path.isfile, files)) else None
+    except G2Error:
+        look = None
+    data.setdefault("is_tokenized", look is not None and look.is_tokenized)
+    found = None if look is None else _scoring(look, data["is_tokenized"])
+    if is_silent and found is not None:
+        tables["evaluate"] = {**evaluate, "bleu": {**bleu, "tokenize": found[0]}}
+        train.setdefault("best_by", found[1])
+
+
+def _scoring(look: PairLook, is_tokenized: bool) -> tuple[str, str] | None:
+    """How BLEU tokenises a language without spaces, and what chooses the best weights; None for other languages.
+
+    If sacreBLEU has no tokenizer for the script, BLEU counts characters, which says little, and chrF chooses.
+    """
+    if not look.script or is_tokenized:
+        return None
+    _, name, module = _SCRIPTS[look.script]
+    is_there = name != "char" and importlib.util.find_spec(module) is not None
+    return (name, "bleu") if is_there else ("char", "chrf")
 
 
 def _script(text: str) -> str:

@@ -26,6 +26,13 @@ def check(how: BleuSection) -> None:
         _metric(how)
 
 
+def corpus_chrf(hypotheses: Sequence[str], references: Sequence[str], how: BleuSection) -> float:
+    """Only the chrF of `score`."""
+    from sacrebleu.metrics.chrf import CHRF
+
+    return float(CHRF(lowercase=how.lowercase).corpus_score(hypotheses, [references]).score)
+
+
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], how: BleuSection) -> float:
     """Only the BLEU of `score`, which saves the time that chrF takes."""
     return _corpus_score(_metric(how), hypotheses, references)

@@ -43,7 +43,8 @@ class MtData(DataSection):
     joint: bool = False
     """Share one vocabulary of this size between both sides."""
     is_tokenized: bool = True
-    """The text already has spaces between words and punctuation, so that sub-words are only split at spaces."""
+    """The text already has spaces between words and punctuation, so that sub-words are only split at spaces. If a
+    recipe does not say, a look at your own text decides; the named data sets are tokenised."""
     max_length: Count = 64
     """Training leaves out pairs with more tokens than this on either side."""
 
@@ -112,8 +113,9 @@ class MtTrain(TrainSection):
     """The maximum norm of the gradients; 0 for no clipping."""
     label_smoothing: DropProbability = 0.0
     """The share of the target's probability that is spread over the vocabulary."""
-    best_by: Literal["bleu", "loss"] = "bleu"
-    """Which weights to keep: highest BLEU or lowest loss."""
+    best_by: Literal["bleu", "chrf", "loss"] = "bleu"
+    """Which weights to keep: highest BLEU, highest chrF or lowest loss. If a recipe does not say, chrF decides where
+    your own target text has no spaces and sacreBLEU has no tokenizer for its script."""
 
     @field_validator("batch_size")
     @classmethod
@@ -130,7 +132,8 @@ class BleuSection(Section):
 
     tokenize: Literal["none", "13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "flores200"] = "none"
     """How both sides are tokenised; "none" is for tokenised text, as `multi-bleu.perl` reads it. Languages without
-    spaces need one of the last five; those for Japanese and Korean need a package that sacreBLEU names."""
+    spaces need one of the last five, which the script of your own text chooses if a recipe does not; those for Japanese
+    and Korean need a package that sacreBLEU names."""
     lowercase: bool = False
     """Whether to ignore case."""
 

@@ -1,7 +1,7 @@
 """Translation as a task: data, loss, batches of pairs, validation."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from g2lstm.errors import G2Error
 from g2lstm.recipes.sections import ModelSection
 from g2lstm.tasks.cross_entropy import cross_entropy, smoothing_penalty
-from g2lstm.tasks.mt.bleu import check, corpus_bleu
+from g2lstm.tasks.mt.automatic import complete, look_at
+from g2lstm.tasks.mt.bleu import check, corpus_bleu, corpus_chrf
 from g2lstm.tasks.mt.model import TranslationModel
 from g2lstm.tasks.mt.recipe import MtRecipe
 from g2lstm.tasks.mt.trained import TrainedTranslationModel, where_tokens
@@ -75,10 +76,20 @@ class TranslationLearner(Learner):
 
     @property
     def remarks(self) -> list[str]:
-        """How many pairs are left out, and why; and how BLEU reads a language without spaces."""
-        batches, tokenize = self.batches, self.recipe.evaluate.bleu.tokenize
-        special = [f"BLEU counts what sacreBLEU's tokenizer {tokenize!r} makes of the text (evaluate.bleu.tokenize)"]
-        said = special if tokenize not in ("none", "13a", "intl") else []
+        """What own pairs look like, how BLEU reads a language without spaces, how many pairs are left out, and why."""
+        batches, data, tokenize = self.batches, self.recipe.data, self.recipe.evaluate.bleu.tokenize
+        said = []
+        if data.path is not None and batches.corpus.files is not None:
+            look = look_at(batches.corpus.files)
+            said.append(f"{data.source} to {data.target}: {look}")
+            if look.is_tokenized != data.is_tokenized:
+                said[0] += f"; read as {'tokenised' if data.is_tokenized else 'plain'} text (data.is_tokenized)"
+        if tokenize not in ("none", "13a", "intl"):
+            said.append(
+                f"BLEU counts what sacreBLEU's tokenizer {tokenize!r} makes of the text (evaluate.bleu.tokenize)"
+            )
+            if self.recipe.train.best_by == "chrf":
+                said[-1] += "; chrF chooses the best weights (train.best_by)"
         if not (left_out := batches.too_long + batches.empty):
             return said
         return [
@@ -119,14 +130,18 @@ class TranslationLearner(Learner):
         """Perplexity of the references, and BLEU of greedy translations."""
         # Random weights never end a sentence, and the loop reports a loss that is not finite.
         is_random = self.epoch == self.index == 0 and self.recipe.train.finetune_from is None
-        bleu = self._validation_bleu() if math.isfinite(loss) and not is_random else 0.0
-        scores = {"bleu": bleu, "perplexity": shown_perplexity(loss)}
-        return scores, -bleu if self.recipe.train.best_by == "bleu" else loss
+        best_by = self.recipe.train.best_by
+        scores = {"bleu": 0.0, **({"chrf": 0.0} if best_by == "chrf" else {}), "perplexity": shown_perplexity(loss)}
+        if math.isfinite(loss) and not is_random:
+            scores |= self._validation_scores(scores)
+        return scores, loss if best_by == "loss" else -scores[best_by]
 
-    def _validation_bleu(self) -> float:
+    def _validation_scores(self, wanted: Container[str]) -> dict[str, float]:
         sources, references = self._valid_texts
-        found = self.translator.search(sources, beam=1, max_source=None)
-        return corpus_bleu([best[0].text for best in found], references, self.recipe.evaluate.bleu)
+        texts = [best[0].text for best in self.translator.search(sources, beam=1, max_source=None)]
+        metrics = {"bleu": corpus_bleu, "chrf": corpus_chrf}
+        how = self.recipe.evaluate.bleu
+        return {name: metric(texts, references, how) for name, metric in metrics.items() if name in wanted}
 
     @cached_property
     def _valid_texts(self) -> tuple[list[str], list[str]]:
@@ -169,6 +184,10 @@ class MtTask(Task[MtRecipe, TranslationModel, TrainedTranslationModel]):
         keys = super().arguments(section)
         layers = keys.pop("layers")
         return {**keys, "encoder_layers": layers, "decoder_layers": keys["decoder_layers"] or layers}
+
+    def complete(self, tables: dict[str, Any]) -> None:
+        """Adds what a look at own pairs decides."""
+        complete(tables)
 
     def train_tokenizers(self, files: PairFiles, kind: str, **settings: Any) -> Sequence[Tokenizer]:
         """The tokenizers of source and target."""

@@ -69,9 +69,43 @@ def test_tokenised_text(tmp_path):
     ],
 )  # fmt: skip
 def test_bleu_follows_the_script_of_the_target(tmp_path, line, tokenize, module):
-    tables, _ = automatic(write(tmp_path / "pairs", 100, line, "xx"))
+    folder = write(tmp_path / "pairs", 100, line, "xx")
     expected = tokenize if importlib.util.find_spec(module) else "char"
-    assert parse_recipe(tables).evaluate.bleu.tokenize == expected
+    by_hand = {"task": "mt", "data": {"path": folder, "source": "de", "target": "xx"}}
+    for tables in (automatic(folder)[0], by_hand, {**by_hand, "evaluate": {"beam": 2}}):
+        recipe = parse_recipe(tables)
+        assert recipe.evaluate.bleu.tokenize == expected
+        assert recipe.train.best_by == ("chrf" if expected == "char" else "bleu")  # where BLEU can't tell
+        assert recipe.data.is_tokenized is False
+    chosen = {**by_hand, "train": {"best_by": "loss"}, "evaluate": {"bleu": {"tokenize": "intl"}}}
+    recipe = parse_recipe(chosen)
+    assert (recipe.evaluate.bleu.tokenize, recipe.train.best_by) == ("intl", "loss")
+
+
+def test_whether_the_text_is_tokenised_is_found_out(tmp_path):
+    folder = tmp_path / "pairs"
+    write(folder, 100)
+    data = {"path": str(folder), "source": "de", "target": "en"}
+
+    def found(**more):
+        recipe = parse_recipe({"task": "mt", "data": {**data, **more}})
+        return recipe.data.is_tokenized, recipe.evaluate.bleu.tokenize
+
+    assert found() == (False, "13a")
+    assert found(is_tokenized=True) == (True, "none")
+    for text in folder.iterdir():
+        text.write_text(text.read_text().replace(",", " ,").replace(".", " ."))
+    assert found() == (True, "none")
+    assert found(is_tokenized=False) == (False, "13a")
+    assert found(path=str(tmp_path / "nowhere")) == (False, "13a")
+    named = parse_recipe({"task": "mt", "data": {"name": "multi30k-de-en", "source": "de", "target": "en"}})
+    assert named.data.is_tokenized
+    for wrong in ({"evaluate": 3}, {"evaluate": {"bleu": 3}}, {"train": 3}):
+        with pytest.raises(G2Error, match="must be a section"):
+            parse_recipe({"task": "mt", "data": data, **wrong})
+    for bad in ("\0", "~nobody-of-this-name"):
+        with pytest.raises(G2Error, match=r"data\.path"):
+            found(path=bad)
 
 
 def test_folders_without_pairs(tmp_path):

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.mt import task as mt
+from g2lstm.tasks.mt.bleu import score
 from g2lstm.tasks.mt.task import TranslationLearner, TranslationLoss
 from g2lstm.tasks.recipes import MT, parse_recipe
 from g2lstm.tasks.task import TrainingData, Validation
@@ -140,7 +141,9 @@ def test_validation(data):
 
 def test_random_weights_do_not_translate(data, monkeypatch):
     asked = []
-    monkeypatch.setattr(mt.TranslationLearner, "_validation_bleu", lambda task: asked.append(task.index) or 50.0)
+    monkeypatch.setattr(
+        mt.TranslationLearner, "_validation_scores", lambda task, _: asked.append(task.index) or {"bleu": 50.0}
+    )
     _, task = make_task(data)
     assert task.validate().scores["bleu"] == 0.0
     task.next_batch()
@@ -211,16 +214,32 @@ def test_pairs_left_out_are_told(data, tmp_path):
     trainer = make_trainer(data, tmp_path / "run", observer, epochs=1, max_length=6)
     trainer.train()
     assert trainer.run.training_facts()["train_pairs_kept"] == "10"
-    assert observer.messages[0] == (
+    assert (
         "10 of 20 pairs are left out: 5 have more than 6 tokens on a side (data.max_length), 5 an empty side"
+        in observer.messages
     )
 
 
 def test_how_bleu_reads_a_language_without_spaces_is_told(data, tmp_path):
     observer = Recorder()
     evaluate = {"bleu": {"tokenize": "char"}}
-    make_trainer(data, tmp_path / "run", observer, epochs=1, evaluate=evaluate).train()
-    assert "BLEU counts what sacreBLEU's tokenizer 'char' makes of the text" in observer.messages[0]
+    trainer = make_trainer(data, tmp_path / "run", observer, epochs=1, evaluate=evaluate, best_by="chrf")
+    progress = trainer.train()
+    said = "BLEU counts what sacreBLEU's tokenizer 'char' makes of the text (evaluate.bleu.tokenize)"
+    assert f"{said}; chrF chooses the best weights (train.best_by)" in observer.messages
+    assert progress.best == -max(validation.scores["chrf"] for validation in observer.validations)
+    sources, references = trainer.learner._valid_texts
+    texts = [best[0].text for best in trainer.learner.translator.search(sources, beam=1)]
+    expected = score(texts, references, trainer.learner.recipe.evaluate.bleu)["chrf"]
+    assert observer.validations[-1].scores["chrf"] == expected
+
+
+def test_what_the_pairs_look_like_is_told(data, tmp_path):
+    observer = Recorder()
+    trainer = make_trainer(data, tmp_path / "run", observer, epochs=1)
+    trainer.train()
+    assert observer.messages[0].startswith("de to en: 60 pairs to train on, plain text, ")
+    assert ("read as" in observer.messages[0]) == trainer.learner.recipe.data.is_tokenized
 
 
 def test_weights_say_what_they_were_trained_on(data, tmp_path):

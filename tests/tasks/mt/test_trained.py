@@ -73,7 +73,7 @@ def test_white_space_changes_nothing(made, overrides):
 
 
 def test_tokenizers_that_do_not_clean_read_as_before(made):
-    model, _ = made(*BPE)
+    model, _ = made(*BPE, "data.is_tokenized=true")
     lines = ["ein haus", " ein  haus\r", "ein\u00a0haus"]
     old = train_bpe_tokenizer(["ein haus"] * 9, vocabulary=270, prefix_space=True, is_tokenized=True)
     model.tokenizers[SOURCE_TOKENIZER] = old
@@ -186,11 +186,11 @@ def test_what_bleu_compares_follows_the_data():
     data, train = {"path": ".", "source": "de", "target": "en"}, {"epochs": 1, "batch_size": 4}
     tables = {"task": "mt", "data": data, "train": train}
     for overrides, tokenize, lowercase in (
-        ([], "none", False),
-        (["data.is_tokenized=false"], "13a", False),
-        (["data.lowercase=true"], "none", True),
+        ([], "13a", False),
+        (["data.is_tokenized=true"], "none", False),
+        (["data.is_tokenized=true", "data.lowercase=true"], "none", True),
         (["data.is_tokenized=false", "evaluate.bleu.tokenize=intl", "data.lowercase=true"], "intl", True),
-        (["data.lowercase=true", "evaluate.bleu.lowercase=false", "evaluate.beam=2"], "none", False),
+        (["data.lowercase=true", "evaluate.bleu.lowercase=false", "evaluate.beam=2"], "13a", False),
     ):
         bleu = parse_recipe(tables, overrides).evaluate.bleu
         assert (bleu.tokenize, bleu.lowercase) == (tokenize, lowercase)
