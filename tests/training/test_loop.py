@@ -43,6 +43,30 @@ def test_training_learns_and_writes_what_it_promises(whole):
     assert "train" in kinds
 
 
+def test_tensorboard_has_histograms_of_the_gates(whole):
+    """The counts of metrics.jsonl, bin by bin, at every validation."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = whole["adamw"].trainer.run
+    events = EventAccumulator(str(run.events), size_guidance={"histograms": 0})
+    events.Reload()
+    assert set(events.Tags()["histograms"]) == {"gates/input", "gates/forget"}
+    lines = [line for line in run.metrics() if line["kind"] == "gates"]
+    for gate in ("input", "forget"):
+        found = events.Histograms(f"gates/{gate}")
+        assert [one.step for one in found] == [line["step"] for line in lines]
+        assert len(found) == 4
+        for one, line in zip(found, lines, strict=True):
+            counts = [line[f"{gate}/{k}"] for k in range(20)]
+            shown = dict(zip(one.histogram_value.bucket_limit, one.histogram_value.bucket, strict=True))
+            assert {round(edge, 2): count for edge, count in shown.items() if count} == {
+                (k + 1) / 20: count for k, count in enumerate(counts) if count
+            }
+            assert (one.histogram_value.num, sum(counts) > 0) == (sum(counts), True)
+            mean = one.histogram_value.sum / one.histogram_value.num
+            assert abs(mean - sum(c * (k + 0.5) / 20 for k, c in enumerate(counts)) / sum(counts)) < 1e-9
+
+
 @pytest.mark.parametrize("speeds", [(1.0, 1.0), (1.0, 5.0), (5.0, 1.0)], ids=["even", "slower", "faster"])
 def test_minutes_are_kept_whatever_the_machine_does(data, tmp_path, monkeypatch, speeds):
     """The clock of a machine that changes its speed after the first ten updates."""

@@ -70,6 +70,7 @@ LOG_PROBABILITIES = """async (tokens) => {
             ("model.method=sharpened", "data.tokenizer=bpe", "data.vocabulary=280"),
             "gates=svd:4; cell=int4; embedding=int6",
         ),
+        (("data.tokenizer=character",), "small"),
         (("model.method=binary", "model.gates=ifo"), "cell=int8; embedding=svd:3,int8"),
         (("model.eval_gate=tempered",), "gates=round:0.2,clip:0.4; cell=round:0.001; embedding=levels:15"),
     ],
