@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import sys
+import unicodedata
 
 import pytest
 import torch
@@ -202,6 +203,26 @@ def test_runs_are_compared(trained, tmp_path):
     few = ["--source", tmp_path / "test.de", "--reference", tmp_path / "test.en"]
     assert "5 sentences can't tell that from chance, 20 could" in run("eval", trained, *few, "--against", worse).stdout
     assert "is not a run directory" in run("eval", trained, *few, "--against", tmp_path / "no").stderr
+
+
+def test_how_spaces_and_accents_are_written_changes_no_score(trained, tmp_path):
+    sources = (trained.parent / "pairs/test.de").read_text()
+    ways = {
+        "as they are": sources,
+        "doubled spaces": sources.replace(" ", "  "),
+        "tabs": sources.replace(" ", "\t"),
+        "no-break spaces": sources.replace(" ", "\u00a0"),
+        "NFD": unicodedata.normalize("NFD", sources),
+    }
+    assert len(set(ways.values())) == 5
+    source, found = tmp_path / "test.de", {}
+    for way, text in ways.items():
+        source.write_text(text)
+        reference = trained.parent / "pairs/test.en"
+        done = run("eval", trained, "--source", source, "--reference", reference, "--save", tmp_path / "out", "--json")
+        found[way] = json.loads(done.stdout)["bleu"], (tmp_path / "out").read_text()
+    assert found == dict.fromkeys(ways, found["as they are"])
+    assert found["tabs"][0] > 20
 
 
 def test_scores_and_alignments(trained):
