@@ -40,7 +40,14 @@ def translation_run(folder, *overrides):
             (texts / f"{split}.{ending}").write_text("".join(" ".join(words[k] for k in pick) + "\n" for pick in part))
     tables = {
         "task": "mt",
-        "data": {"path": str(texts), "source": "de", "target": "en", "tokenizer": "word", "min_frequency": 1},
+        "data": {
+            "path": str(texts),
+            "source": "de",
+            "target": "en",
+            "is_tokenized": True,
+            "tokenizer": "word",
+            "min_frequency": 1,
+        },
         "model": {"embedding": 8, "hidden": 9, "layers": 2},
     }
     return _made(folder / "run", parse_recipe(tables | {"train": {"epochs": 1, "batch_size": 4}}, overrides))
