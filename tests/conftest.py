@@ -1,6 +1,7 @@
 """Seeds torch before each test, keeps parallel workers from fighting over the cores, refuses pickles to commands.
 
-No property fails by the clock: on a busy machine any example can take long.
+No property fails by the clock, since any example can take long on a busy machine, nor by luck: every run tries the same
+examples, unless `FUZZ` is in the environment.
 """
 
 import functools
@@ -19,9 +20,16 @@ from tests.pictures import draw_nothing
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"  # for the commands that tests start
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "patient",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="FUZZ" not in os.environ,
+    database=None,
+)
 settings.load_profile("patient")
 gc.set_threshold(50_000, 20, 100)  # among all that torch imports, looking for cycles takes a tenth of the time
+PATIENCE = 300_000  # milliseconds that a browser may take for anything
 BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 
 
@@ -74,6 +82,6 @@ def browser():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with playwright.sync_playwright() as started:
-            browser = started.chromium.launch(executable_path=found, args=BROWSER, timeout=120_000)
+            browser = started.chromium.launch(executable_path=found, args=BROWSER, timeout=PATIENCE)
             yield browser
             browser.close()

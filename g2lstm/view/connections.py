@@ -29,12 +29,14 @@ class Connection(H11Protocol):
     _since = 0.0  # when it began to wait
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Waits for the first request, and closes another connection if there are too many."""
+        """Waits for the first request, and closes others if there are too many connections."""
         super().connection_made(transport)
         self._wait()
-        idle = [each for each in self.connections if isinstance(each, Connection) and each._is_waiting]
-        if len(self.connections) > MAX_CONNECTIONS and idle:
-            min(idle, key=lambda each: each._since).transport.abort()
+        # Many can come at once, before those that were closed are gone from the set.
+        kept = [each for each in self.connections if isinstance(each, Connection) and not each.transport.is_closing()]
+        idle = sorted((each for each in kept if each._is_waiting), key=lambda each: each._since)
+        for each in idle[: max(len(kept) - MAX_CONNECTIONS, 0)]:
+            each.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Waits for the rest, if this is not the end of a request's headers; more bytes give no more time."""

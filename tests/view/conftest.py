@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from g2lstm.look.examine import named_runs
+from tests.conftest import PATIENCE
 from tests.look.toys import language_run, translation_run
 
 
@@ -58,21 +59,23 @@ def make_client(paths):
 
 @pytest.fixture(scope="session")
 def address(paths):
-    """The address of a real server, which runs in a thread."""
+    """The address of a real server, which runs in a thread and is patient with slow clients."""
     import uvicorn
 
     from g2lstm.cli.view import _listen
-    from g2lstm.view.connections import configured
+    from g2lstm.view import connections
     from g2lstm.view.server import create_app
 
     runs = load_runs(paths)
     listening = _listen("127.0.0.1", 0)
-    server = uvicorn.Server(configured(create_app(runs)))
+    server = uvicorn.Server(connections.configured(create_app(runs)))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     while not server.started or any(run.state == "loading" for run in runs):
         time.sleep(0.01)
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connections, "REQUEST_SECONDS", 600)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
     server.should_exit = True
     thread.join(timeout=120)
     assert not thread.is_alive()
@@ -88,7 +91,7 @@ def open_page(browser, address):
         context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(PATIENCE)
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(address + end)

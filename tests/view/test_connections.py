@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import urllib.request
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from urllib.parse import urlsplit
 
 import pytest
@@ -25,21 +25,31 @@ HALF = {
 
 def connect(address):
     place = urlsplit(address)
-    return socket.create_connection((place.hostname, place.port), timeout=60)
+    return socket.create_connection((place.hostname, place.port), timeout=600)
 
 
-@pytest.mark.parametrize("sent", HALF.values(), ids=HALF.keys())
-def test_half_a_request_is_not_kept(address, monkeypatch, sent):
-    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
+ANSWERS = {"body": b"HTTP/1.1 408", "second request": b"HTTP/1.1 200"}  # to what is whole
+LIMITS = (0.2, 2, 20)  # seconds: on a busy machine even a whole request may arrive too late for the first of them
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_half_a_request_is_not_kept(address, monkeypatch, name):
+    for seconds in LIMITS:
+        monkeypatch.setattr(connections, "REQUEST_SECONDS", seconds)
+        answer = all_answered(address, HALF[name])
+        if answer or name not in ANSWERS:
+            break
+    assert answer.startswith(ANSWERS.get(name, b""))
+
+
+def all_answered(address, sent):
+    """What comes until the server closes the connection."""
     answer = b""
-    with connect(address) as connection:
+    with connect(address) as connection, suppress(ConnectionError):
         connection.sendall(sent)
-        try:
-            while part := connection.recv(65536):
-                answer += part
-        except ConnectionResetError:
-            pass
-    assert answer.startswith({HALF["body"]: b"HTTP/1.1 408", HALF["second request"]: b"HTTP/1.1 200"}.get(sent, b""))
+        while part := connection.recv(65536):
+            answer += part
+    return answer
 
 
 def test_more_bytes_give_no_more_time(address, monkeypatch):
@@ -51,7 +61,7 @@ def test_more_bytes_give_no_more_time(address, monkeypatch):
 
 
 def drip(connection):
-    for _ in range(600):
+    for _ in range(6000):
         time.sleep(0.05)
         connection.sendall(b"X: y\r\n")
 
@@ -62,7 +72,7 @@ def test_half_requests_keep_nobody_out(address, monkeypatch):
         held = [stack.enter_context(connect(address)) for _ in range(40)]
         for connection in held:
             connection.send(b"GET / HTTP/1.1\r\n")
-        with urllib.request.urlopen(f"{address}api/runs", timeout=60) as answer:
+        with urllib.request.urlopen(f"{address}api/runs", timeout=600) as answer:
             assert answer.status == 200
         closed = 0
         for connection in held[:20]:
@@ -75,15 +85,19 @@ def test_half_requests_keep_nobody_out(address, monkeypatch):
 
 def test_a_request_that_takes_long_is_answered(monkeypatch):
     """Only waiting for a request is limited."""
-    monkeypatch.setattr(connections, "REQUEST_SECONDS", 1.0)
 
     async def slow(scope, receive, send):
-        await asyncio.sleep(1.2)
+        await asyncio.sleep(1.5 * connections.REQUEST_SECONDS)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"at last"})
 
-    with serving(slow) as address, urllib.request.urlopen(address, timeout=60) as answer:
-        assert answer.read() == b"at last"
+    with serving(slow) as address:
+        for seconds in LIMITS:
+            monkeypatch.setattr(connections, "REQUEST_SECONDS", seconds)
+            if answer := all_answered(address, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"):
+                break
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.endswith(b"at last\r\n0\r\n\r\n")  # in chunks
 
 
 @contextmanager
@@ -94,9 +108,11 @@ def serving(app):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
-        server.should_exit = True
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 def test_a_lack_of_descriptors_is_said_once(caplog):
