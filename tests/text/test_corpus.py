@@ -207,7 +207,7 @@ def test_of_two_processes_one_waits_and_finds_what_the_other_made(
         assert waiting.is_alive()
         for path in (tmp_path / "other" / "prepared").iterdir():
             (cache / "prepared" / path.name).write_bytes(path.read_bytes())
-    waiting.join(20)
+    waiting.join(600)
     assert len(found) == 1
 
 

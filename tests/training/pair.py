@@ -65,8 +65,8 @@ def threads():
 
 
 def threads_that_stay():
-    """The same, after a second at most in which those that were joined may vanish."""
-    end = time.monotonic() + 1
+    """The same, after a minute at most in which those that were joined may vanish."""
+    end = time.monotonic() + 60
     while any("gloo" in name for name in threads()) and time.monotonic() < end:
         time.sleep(0.05)
     return threads()

@@ -77,10 +77,10 @@ def test_it_serves_until_it_is_interrupted(paths):
     try:
         address = process.stdout.readline().split()[0]
         assert address.startswith("http://127.0.0.1:")
-        with urllib.request.urlopen(f"{address}api/runs", timeout=60) as answer:
+        with urllib.request.urlopen(f"{address}api/runs", timeout=600) as answer:
             assert [run["name"] for run in json.load(answer)["runs"]] == ["g2", "lstm", "mt"]
     finally:
         process.send_signal(signal.SIGINT)
-        out, messages = process.communicate(timeout=60)
+        out, messages = process.communicate(timeout=600)
     assert process.returncode == 0, messages
     assert (out, messages) == ("stopped\n", "")

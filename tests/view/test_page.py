@@ -6,10 +6,11 @@ import pytest
 import torch
 
 import g2lstm
+from tests.conftest import PATIENCE
 from tests.view.test_server import GATES, expected_gates
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
-expect.set_options(timeout=60_000)
+expect.set_options(timeout=PATIENCE)
 
 TEXT = "the cat sat on the mat ."
 EXAMPLE = "a dog saw the cat , which ran ."
@@ -32,6 +33,19 @@ def words_of(page, column="a", layer=0):
 
 def tokens(page, column="a", layer=0):
     return page.locator(f"[data-column={column}] .words").nth(layer).locator(".token").all_inner_texts()
+
+
+def wait_until(page, look, is_right):
+    """What `look` finds as soon as it is right; the page's policy forbids the browser to wait by itself."""
+    for _ in range(PATIENCE // 200):
+        if is_right(found := look()):
+            return found
+        page.wait_for_timeout(200)
+    raise AssertionError(found)
+
+
+def all_equal(values):
+    return all(value == values[0] for value in values)
 
 
 def test_at_first_two_runs_read_an_example(open_page):
@@ -119,8 +133,8 @@ def test_a_permalink_shows_the_same(open_page):
     link = page.url[page.url.index("#") :]
     other = open_page(link, wait="[data-column=b] .plot .main-svg")
     assert other.url == page.url
-    for look in ("#columns", "#layer", ".legend"):
-        assert other.locator(look).inner_text() == page.locator(look).inner_text()
+    looks = ("#columns", "#layer", ".legend")
+    wait_until(page, lambda: [[one.locator(look).inner_text() for look in looks] for one in (page, other)], all_equal)
     assert other.locator("[data-column=b] [aria-pressed=true] .token").inner_text() == "sat"
     assert cells(other, "b", gate="output") == cells(page, "b", gate="output")
     assert other.locator("[data-column=b] select").nth(1).input_value() == "tempered"
@@ -206,16 +220,9 @@ def test_messages(open_page):
 
 def test_while_a_run_loads_and_when_it_failed(open_page):
     page = open_page(START)
-    states = iter(["loading", "loading", "failed"])
-
-    def answer(route):
-        real = route.fetch().json()
-        real["runs"][0] |= {"state": next(states, "ready"), "message": "its file is broken"}
-        route.fulfill(json=real)
-
-    page.route("**/api/runs", answer)
-    page.reload()
+    facts = tell_of_run(page, 0, state="loading", message="its file is broken")
     page.wait_for_selector("text=g2 is loading …")
+    facts["state"] = "failed"
     page.wait_for_selector("text=g2 cannot be shown: its file is broken")
 
 
@@ -353,13 +360,11 @@ SCALES = """selector => [...document.querySelectorAll(selector)].filter(plot => 
 
 def wait_for_scale(page, selector, count):
     """Until so many drawings have the scale of the highest of them; the ends that each would have by itself."""
-    for _ in range(100):  # the page's policy forbids the browser to wait by itself
-        found = page.evaluate(SCALES, selector)
-        own = [each for _, each in found]
-        if len(found) == count and all(end == max(own) for end, _ in found):
-            return own
-        page.wait_for_timeout(200)
-    raise AssertionError(found)
+
+    def is_shared(found):
+        return len(found) == count and all(end == max(own for _, own in found) for end, _ in found)
+
+    return [own for _, own in wait_until(page, lambda: page.evaluate(SCALES, selector), is_shared)]
 
 
 def test_what_is_compared_has_one_scale(open_page):
@@ -407,11 +412,11 @@ def test_a_tip_goes_with_its_word(open_page):
     page.keyboard.press("ControlOrMeta+a")
     page.keyboard.type("a cat")
     expect(words_of(page)).to_have_count(3)
-    expect(page.locator("#tip")).to_be_hidden(timeout=5000)
+    expect(page.locator("#tip")).to_be_hidden()
 
 
 def tell_of_run(page, number, **facts):
-    """Loads the page again, to which the server then says something else of a run."""
+    """Loads the page again, to which the server then says something else of a run; what it says can be changed."""
 
     def answer(route):
         real = route.fetch().json()
@@ -420,6 +425,7 @@ def tell_of_run(page, number, **facts):
 
     page.route("**/api/runs", answer)
     page.reload()
+    return facts
 
 
 def test_an_open_list_stays_while_another_run_loads(open_page):

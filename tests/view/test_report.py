@@ -3,6 +3,7 @@
 import pytest
 
 from g2lstm.look.report import write_report
+from tests.conftest import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -16,6 +17,7 @@ def report(paths, tmp_path_factory):
 def test_a_report_opens_offline_at_any_width(browser, report, scheme):
     context = browser.new_context(viewport={"width": 360, "height": 740}, color_scheme=scheme, offline=True)
     page = context.new_page()
+    page.set_default_timeout(PATIENCE)
     complaints = []
     page.on("console", lambda message: complaints.append(message.text))
     page.goto(report.as_uri())

@@ -269,7 +269,7 @@ def test_a_run_that_loads_says_so(make_client, paths, monkeypatch):
     release = threading.Event()
 
     def slowly(path):
-        assert release.wait(60)
+        assert release.wait(600)
         return g2lstm.load(path)
 
     monkeypatch.setattr(view_run, "load", slowly)
@@ -306,14 +306,14 @@ def test_others_are_answered_while_one_request_computes(client, monkeypatch):
     def slowly(trained, text, **options):
         if text == "no one":
             begun.set()
-            assert release.wait(60)
+            assert release.wait(600)
         return original(trained, text, **options)
 
     monkeypatch.setattr(TrainedLanguageModel, "read", slowly)
     answers = []
     thread = threading.Thread(target=lambda: answers.append(ask(client, "no one")))
     thread.start()
-    assert begun.wait(60)
+    assert begun.wait(600)
     assert client.get("/api/runs").status_code == 200
     assert client.get("/").status_code == 200
     assert ask(client, run="lstm").status_code == 200

@@ -3,6 +3,7 @@
 import pytest
 
 from g2lstm import export_html
+from tests.conftest import PATIENCE
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def open_page(browser, tmp_path):
         )
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(PATIENCE)
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: requested.append(request.url))

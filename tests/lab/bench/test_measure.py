@@ -13,7 +13,7 @@ def allocate(megabytes):
 
 def test_peak_memory_is_what_a_function_takes_beyond_its_warm_up():
     larger = np.ones(500 * 2**20, np.uint8)  # in this process, which must not be counted
-    assert 60 < measure.peak_memory(allocate, (80,), (64,)) < 70
+    assert 240 < measure.peak_memory(allocate, (80,), (256,)) < 275  # pages of libraries come and go
     del larger
 
 
