@@ -28,7 +28,7 @@ slow: $(READY)          ## the tests that take long or need data sets
 lowest:                 ## the default tests with the lowest versions that pyproject.toml allows, in .venv/lowest
 	mkdir -p $(VENV) && $(PYTHON) tools/lowest.py > $(VENV)/lowest.txt
 	$(PYTHON) -m venv $(VENV)/lowest
-	$(VENV)/lowest/bin/pip install --quiet --constraint $(VENV)/lowest.txt --editable '.[dev]'
+	$(VENV)/lowest/bin/pip install --quiet --constraint $(VENV)/lowest.txt --editable '.[dev]' httpx  # for old starlettes' tests
 	$(VENV)/lowest/bin/python -m pytest -n auto $(PINNED)
 
 newest:                 ## the default tests with the newest versions of everything, in .venv/newest

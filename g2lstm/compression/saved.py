@@ -106,7 +106,8 @@ class HubMixin:
             is_packed = storage.HEADER in (file.metadata() or {})
         if is_packed:
             return load_into(model, model_file).to(map_location)
-        return super()._load_as_safetensor(model, model_file, map_location, strict)  # type: ignore[misc]
+        loaded = super()._load_as_safetensor(model, model_file, map_location, strict)  # type: ignore[misc]
+        return loaded.eval()  # before version 1, huggingface_hub forgets to
 
     def generate_model_card(self, *args: Any, **options: Any) -> Any:
         """The card of huggingface_hub, which also says how small the weights are."""

@@ -61,9 +61,9 @@ class Guard:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
-            await (self._refusal(Headers(scope=scope)) or self.app)(scope, receive_in_time, send_safely)
+            await (self._refusal(scope["path"], Headers(scope=scope)) or self.app)(scope, receive_in_time, send_safely)
 
-    def _refusal(self, headers: Headers) -> JSONResponse | None:
+    def _refusal(self, path: str, headers: Headers) -> JSONResponse | None:
         host, origin, length = headers.get("host", ""), headers.get("origin"), headers.get("content-length", "0")
         if not self._is_ours(_split(f"//{host}")[1]):
             return _refuse(421, f"this server does not answer to the host {host[:100]!r}; see --host")
@@ -73,6 +73,8 @@ class Guard:
         is_short = length.isdecimal() and len(length) < 10 and int(length) <= MAX_BODY
         if not is_short or "transfer-encoding" in headers:
             return _refuse(413, f"the request is larger than {MAX_BODY} bytes, or does not say how large it is")
+        if "\0" in path:  # no file has such a name; before version 1, starlette fails when it looks for one
+            return _refuse(404, "there is no such page")
         return None
 
     def _is_ours(self, name: str) -> bool:
