@@ -1,5 +1,6 @@
 """What is random in a layer, where it comes from, and that nothing of it is used twice."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from g2lstm import G2GRU, G2LSTM, G2Error, G2LSTMCell
-from g2lstm.nn.random import draw_drop, draw_noise, drop, dropout
+from g2lstm.nn.random import _mixed, draw_drop, draw_noise, draw_stream, drop, dropout, seed_and_increment
 from tests.nn.layers import B, H, I, T, flat
 
 SMALL = {"num_layers": 2, "bidirectional": True}
@@ -181,3 +182,21 @@ def test_weight_dropout_next_to_one():
 def test_calls_that_cannot_be(call, message):
     with pytest.raises(G2Error, match=message):
         call(G2LSTM(I, H))
+
+
+def test_increments_of_streams_change_often_from_bit_to_bit():
+    """The rule of SplittableRandom: at least 24 changes. Only those that break it are replaced."""
+    generator = torch.Generator().manual_seed(0)
+    streams = [draw_stream(generator) for _ in range(5000)]
+    found = [seed_and_increment(stream)[1] % 2**64 for stream in streams]
+    drawn = [_mixed(stream[1].item() % 2**64) | 1 for stream in streams]
+
+    def changes(increment):
+        return sum(a != b for a, b in itertools.pairwise(f"0{increment:064b}"))
+
+    assert all(increment % 2 for increment in found)
+    assert min(map(changes, found)) >= 24
+    poor = [changes(increment) < 24 for increment in drawn]
+    assert 50 < sum(poor) < 200  # about one in fifty, or the test would say nothing
+    assert [ours != theirs for ours, theirs in zip(found, drawn, strict=True)] == poor
+    assert len(set(found)) == len(found)

@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import shutil
+import time
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from g2lstm.runs.trained import load
 from g2lstm.tasks.recipes import load_recipe
 from tests.cli.command import run as command
 from tests.fuzz import changed, damaged, fuzzed
+from tests.lab.study.toys import of_language, write_text
 from tests.pictures import draw_nothing
 from tests.runs.test_compressed import compressed_run
 from tests.runs.toys import language_run, translation_run
@@ -77,6 +80,29 @@ def test_damaged_files_are_noticed_or_do_no_harm(made, tmp_path, data):
     assert all(value.isfinite().all() for value in trained.model.state_dict().values())
 
 
+@pytest.fixture
+def visited(monkeypatch):
+    """Instead of serving, `view` answers what the page asks about a sentence, once."""
+    import uvicorn
+    from starlette.testclient import TestClient
+
+    def visit(server, sockets):
+        with TestClient(server.config.app, base_url="http://127.0.0.1") as client:
+            while client.get("/api/runs").json()["runs"][0]["state"] == "loading":
+                time.sleep(0.01)
+            question = {"run": "run", "text": "ein haus", "gate": "soft"}
+            of_units = {**question, "layer": 0, "position": 0}
+            for path, body in (("read", question), ("units", of_units), ("histograms", {"run": "run"})):
+                answer = client.post(f"/api/{path}", json=body)
+                assert answer.status_code in (200, 400, 503), answer.text
+                json.loads(answer.text, parse_constant=pytest.fail)
+
+    monkeypatch.setattr(uvicorn.Server, "run", visit)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)  # `view` wants one
+
+
 COMMANDS = {  # that read a run, with the options that make them quick
     "eval": ["--json"],
     "verify": ["--json"],
@@ -86,11 +112,13 @@ COMMANDS = {  # that read a run, with the options that make them quick
     "translate": [],
     "compress": ["small", "--no-score", "--json"],
     "export": ["--json"],
+    "view": ["--port", "0"],
 }
+WITH_COUNTS = ("report", "view")  # read gates.json
 
 
-@fuzzed(few=6, many=400)
-def test_whatever_a_file_says_commands_work_or_end_with_one_message(made, tmp_path, monkeypatch, data):
+@fuzzed(few=8, many=400)
+def test_whatever_a_file_says_commands_work_or_end_with_one_message(made, visited, tmp_path, monkeypatch, data):
     """Its values are replaced, removed and moved, so that it is JSON still; the schemas are what keeps them out."""
     monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
     run = tmp_path / "run"
@@ -98,20 +126,52 @@ def test_whatever_a_file_says_commands_work_or_end_with_one_message(made, tmp_pa
     for old in (run, tmp_path / "run+small", tmp_path / "report.html"):
         shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink(missing_ok=True)
     shutil.copytree(made[which], run)
-    kind = data.draw(st.sampled_from(["report", "report", "gates", "verify", *COMMANDS]))
-    files = sorted(path for path in run.rglob("*.json*") if kind == "report" or path.name != "gates.json")
-    file = data.draw(st.sampled_from(files))
+    kind = data.draw(st.sampled_from(["report", "report", "gates", "verify", "view", *COMMANDS]))
+    change_a_file(data, [path for path in run.rglob("*.json*") if kind in WITH_COUNTS or path.name != "gates.json"])
+    done = command(kind, run, *COMMANDS[kind], *(["--out", tmp_path / "report.html"] if kind == "report" else []))
+    assert_works_or_refuses(done, is_json="--json" in COMMANDS[kind])
+
+
+def change_a_file(data, files):
+    """Other values in one of these files, which stays JSON."""
+    file = data.draw(st.sampled_from(sorted(files)))
     lines = file.read_text().splitlines() if file.suffix == ".jsonl" else [file.read_text()]
     place = data.draw(st.integers(0, len(lines) - 1))
     lines[place] = json.dumps(changed(data, json.loads(lines[place])))
     file.write_text("\n".join(lines))
-    done = command(kind, run, *COMMANDS[kind], *(["--out", tmp_path / "report.html"] if kind == "report" else []))
+
+
+def assert_works_or_refuses(done, is_json):
     assert done.returncode in (0, 2), done.stderr
     assert "Traceback" not in done.stderr
-    said = [line for line in done.stderr.splitlines() if line.startswith("g2lstm: ")]
+    said = [line for line in done.stderr.splitlines() if re.match(r"g2lstm: |\S+ was left out: ", line)]
     assert done.returncode == 0 or (len(said) == 1 and done.stderr.endswith(f"{said[0]}\n")), done.stderr
-    if "--json" in COMMANDS[kind] and done.returncode == 0:
+    if is_json and done.returncode == 0:
         json.loads(done.stdout, parse_constant=pytest.fail)
+
+
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory):
+    """A study of one run, which was trained and measured."""
+    folder = tmp_path_factory.mktemp("studied")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("G2LSTM_CACHE", str(folder / "cache"))
+        toy = [word for each in of_language(write_text(folder / "data")) for word in ("--set", each)]
+        arguments = ["study", "table3", "--json", "--only", "*small-gumbel*", *toy, "--out"]
+        done = command(*arguments, folder / "out")
+        assert done.returncode == 0, done.stderr
+        yield folder / "out", arguments
+
+
+@fuzzed(few=8, many=400)
+def test_whatever_a_file_says_a_study_shows_its_table_or_ends_with_one_message(studied, tmp_path, monkeypatch, data):
+    monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
+    source, arguments = studied
+    out = tmp_path / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(source, out)
+    change_a_file(data, [path for path in out.rglob("*.json*") if "checkpoints" not in path.parts])
+    assert_works_or_refuses(command(*arguments, out, "--table-only"), is_json=True)
 
 
 def line(**values):
