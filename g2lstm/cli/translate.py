@@ -17,7 +17,7 @@ from g2lstm.errors import G2Error
 if TYPE_CHECKING:
     from g2lstm.runtime.translating import TextTranslation, Translation
 
-_FEW = 16  # lines
+_FEW = 16  # lines, which NumPy translates before torch is imported
 _READ_AT_ONCE = 1 << 16  # bytes: enough lines to fill batches with sentences of similar length
 
 
@@ -101,7 +101,7 @@ def translate(
 
 
 class _Translator:
-    """Translates groups of lines as they come: with torch if a group is large enough to fill batches."""
+    """Translates groups of lines as they come: without torch, unless there is no kernel and a group is large."""
 
     def __init__(self, run: Path, eval_gate: str | None, max_source: int, options: dict[str, Any]) -> None:
         self._run, self._eval_gate, self._max_source, self._options = run, eval_gate, max_source, options
@@ -154,12 +154,14 @@ class _Translator:
         return results
 
     def _opened(self, count: int) -> "TextTranslation":
+        from g2lstm.compression.kernel import available
         from g2lstm.runtime.translation import TranslationModel
 
-        if self._model is None and count <= _FEW:
+        is_slow = count > _FEW and not available()
+        if self._model is None and not is_slow:
             self._model = open_quickly(self._run, TranslationModel, self._eval_gate)
             self._is_quick = self._model is not None
-        if self._model is None or (self._is_quick and count > _FEW):
+        if self._model is None or (self._is_quick and is_slow):
             from g2lstm.runs.trained import load_as
             from g2lstm.tasks.recipes import MT
 

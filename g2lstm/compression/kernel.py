@@ -4,7 +4,8 @@ import ctypes
 import os
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,21 +147,17 @@ class KernelSession(Session):
         found = find()
         if found.library is None:
             raise G2Error(f"the kernel for packed weights is {found.description}; use open_session")
-        wanted = _default_threads() if threads is None else threads
-        if not isinstance(wanted, int) or wanted < 1:
-            raise G2Error(f"threads must be an integer of at least 1, got {wanted!r}")
+        wanted = wanted_threads(threads)
         library: Any = found.library
         panel = library.g2lstm_stack_panel()
         packed = [pack_layer(layer, panel) for layer in layers]
         packed += [] if softmax is None else pack_softmax(softmax, panel)
-        tables = [np.array([*block.factors, *block.products], np.int64) for block in packed]
-        specs = (_Block * len(packed))(*map(_describe, packed, tables))
         self._handle = _POINTER()
-        status = library.g2lstm_stack_create(specs, len(packed), HARD.index(hard), wanted, ctypes.byref(self._handle))
-        if status:
-            size = sum(len(block.data) for block in packed)
-            reason = {1: "there is not enough memory", 2: "their description does not fit them, a bug of g2lstm"}
-            raise G2Error(f"the kernel can't take {size} bytes of weights: {reason[status]}")
+        with described(packed) as specs:
+            check_created(
+                library.g2lstm_stack_create(specs, len(packed), HARD.index(hard), wanted, ctypes.byref(self._handle)),
+                packed,
+            )
         # Not at exit: a thread may still be in a call, and the process returns the memory anyway.
         weakref.finalize(self, library.g2lstm_stack_destroy, self._handle).atexit = False
         self._library = library
@@ -209,13 +206,32 @@ class KernelSession(Session):
         return out
 
 
-def _default_threads() -> int:
-    torch = sys.modules.get("torch")
-    return int(torch.get_num_threads()) if torch else os.cpu_count() or 1
+def wanted_threads(threads: int | None) -> int:
+    """At most how many threads to use; if not given, as many as torch uses, or one per processor without torch."""
+    if threads is None:
+        torch = sys.modules.get("torch")
+        return int(torch.get_num_threads()) if torch else os.cpu_count() or 1
+    if not isinstance(threads, int) or threads < 1:
+        raise G2Error(f"threads must be an integer of at least 1, got {threads!r}")
+    return threads
+
+
+@contextmanager
+def described(packed: Sequence[Block]) -> Iterator[Any]:
+    """Describes blocks to the kernel, which copies their bytes."""
+    tables = [np.array([*block.factors, *block.products], np.int64) for block in packed]
+    yield (_Block * len(packed))(*map(_describe, packed, tables))
+
+
+def check_created(status: int, packed: Sequence[Block]) -> None:
+    """Raises if the kernel has refused these blocks."""
+    if status:
+        size = sum(len(block.data) for block in packed)
+        reason = {1: "there is not enough memory", 2: "their description does not fit them, a bug of g2lstm"}
+        raise G2Error(f"the kernel can't take {size} bytes of weights: {reason[status]}")
 
 
 def _describe(packed: Block, table: NDArray[np.int64]) -> _Block:
-    """Describes a block to the kernel; the caller keeps its bytes and its table alive."""
     shape = (packed.inputs, packed.outputs, packed.gates, packed.residual, packed.is_gru)
     counts = (len(packed.factors), len(packed.products))
     return _Block(*shape, *counts, table.ctypes.data, packed.data.ctypes.data, len(packed.data))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol, overload, runtime_checkable
+from typing import Any, NamedTuple, Protocol, overload, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -49,8 +49,18 @@ class Streamable(Protocol):
         """Its parts, in the order in which they compute."""
 
 
+@runtime_checkable
+class OpensStream(Protocol):
+    """A model that opens a session of its own kind, as translation models do."""
+
+    def open_stream(self, threads: int | None = None) -> Any:
+        """The session, with a copy of the weights."""
+
+
 @overload
 def stream(model: Streamable, threads: int | None = None) -> TokenSession: ...
+@overload
+def stream(model: OpensStream, threads: int | None = None) -> Any: ...
 @overload
 def stream(  # type: ignore[overload-overlap]
     model: nn.LSTM | GatedLSTM | nn.GRU | GatedGRU, threads: int | None = None
@@ -60,12 +70,12 @@ def stream(
     model: nn.Module, threads: int | None = None, *, batch: int = 1, time_axis: int | str | None = "auto"
 ) -> ModelSession: ...
 def stream(
-    model: "nn.Module | Streamable",
+    model: "nn.Module | Streamable | OpensStream",
     threads: int | None = None,
     *,
     batch: int = 1,
     time_axis: int | str | None = "auto",
-) -> Session | TokenSession | ModelSession:
+) -> Any:
     """Opens a session that reads a sequence through a model step by step, as the model does in evaluation.
 
     It has `step`, `sequence`, `get_state`, `set_state` and `reset`, and keeps a packed copy of the weights, so later
@@ -84,7 +94,8 @@ def stream(
     Args:
         model: a language model, or any `Streamable`, whose session takes token ids and returns log-probabilities; an
             LSTM or a GRU, whose session takes vectors (I,) and returns the last layer's h (H,); or any causal model
-            with recurrent layers, whose `ModelSession` calls its forward on one step. Compressed or not.
+            with recurrent layers, whose `ModelSession` calls its forward on one step; or a translation model, whose
+            `TranslationSession` has `translate`, for whole sentences. Compressed or not.
         threads: at most this many; torch's number if not given. They do not change results.
         batch: the number of streams that are read side by side; more than one always gives a `ModelSession`, which for
             a language model takes token ids (B,) and returns log-probabilities (B, V).
@@ -101,6 +112,8 @@ def stream(
         is_plain = batch == 1 and time_axis == "auto"
         if is_plain and isinstance(model, Streamable):
             return _stream_tokens(model, threads)
+        if is_plain and isinstance(model, OpensStream):
+            return model.open_stream(threads)
         if is_plain and not isinstance(model, nn.RNNCellBase) and why_no_session(model) is None:
             return open_session(*session_layers(model), threads)
         if time_axis == "auto" and isinstance(model, Streamable):
@@ -143,20 +156,25 @@ def _stream_tokens(model: Streamable, threads: int | None) -> TokenSession:
 
 
 def can_replace(model: Streamable) -> bool:
-    """Whether a session in the compiled kernel does everything that calls of this model would.
+    """Whether a session in the compiled kernel does everything that calls of this model would."""
+    assert isinstance(model, nn.Module)
+    parts = model.stream_parts()
+    return are_plain(model, parts.layers, parts.bias)
+
+
+def are_plain(model: nn.Module, layers: Sequence[nn.Module], bias: Tensor) -> bool:
+    """Whether the kernel can do what the layers of a model do.
 
     That needs plain layers in float32 on the CPU, all with the same gates, without hooks or a recording of gates.
     """
-    assert isinstance(model, nn.Module)
     for module in model.modules():
         if module._forward_hooks or module._forward_pre_hooks or getattr(module, "_gate_listener", None) is not None:
             return False
-    parts = model.stream_parts()
     return (
         kernel.available()
-        and parts.bias.device.type == "cpu"
-        and parts.bias.dtype == torch.float32
-        and all(type(layer) in (G2LSTM, CompressedLSTM) for layer in parts.layers)  # no parametrised ones
+        and bias.device.type == "cpu"
+        and bias.dtype == torch.float32
+        and all(type(layer) in (G2LSTM, CompressedLSTM) for layer in layers)  # no parametrised ones
         and len({(layer.eval_gate, layer.gates) for layer in lstms(model)}) == 1
     )
 

@@ -35,6 +35,11 @@ _SIGNATURES: dict[str, tuple[list[Any], Any]] = {
     "g2lstm_stack_run": ([_POINTER, _POINTER, _LONG, _POINTER], None),
     "g2lstm_stack_get": ([_POINTER, _POINTER], None),
     "g2lstm_stack_set": ([_POINTER, _POINTER], None),
+    "g2lstm_translation_create": ([_POINTER] * 3, _INT),
+    "g2lstm_translation_destroy": ([_POINTER], None),
+    "g2lstm_translation_threads": ([_POINTER], _INT),
+    "g2lstm_translation_run": ([*[_POINTER] * 4, _LONG, _POINTER, _POINTER], _INT),
+    "g2lstm_translation_take": ([_POINTER] * 4, None),
 }
 
 

@@ -1,6 +1,6 @@
 """Beam search: the likeliest sentences of a model that predicts one word at a time, in NumPy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
@@ -14,6 +14,8 @@ Floats: TypeAlias = NDArray[np.floating[Any]]
 Ints: TypeAlias = NDArray[np.int64]
 
 MAX_SOURCE = 1000  # tokens; a longer line is rarely a sentence
+_USUAL_LENGTH = 50  # groups of longer sources are smaller, to limit memory
+NOT_NUMBERS = "the model's log-probabilities are not numbers (NaN): its weights are broken; train it again"
 LIMIT_PER_TOKEN, LIMIT_MORE = 2, 10  # a translation has at most so many tokens per source token, and so many more
 
 
@@ -82,7 +84,7 @@ def beam_search(
         forbidden: ids to leave out, such as that of `<unk>`.
         keep_attention: return the attention of each hypothesis, which takes memory.
     """
-    _check(eos, beam, length_penalty, n_best, forbidden)
+    check_search(eos, beam, length_penalty, n_best, forbidden)
     length_penalty = float(length_penalty)  # an integer power of integers could overflow
     max_lengths = np.maximum(max_lengths, min_length)
     not_words = np.array([eos, *forbidden])
@@ -142,7 +144,7 @@ def _continuations(
     `<eos>` and the forbidden ids.
     """
     if np.isnan(offers.values[..., 0]).any():
-        raise G2Error("the model's log-probabilities are not numbers (NaN): its weights are broken; train it again")
+        raise G2Error(NOT_NUMBERS)
     is_no_word = (offers.tokens[..., None] == not_words).any(axis=-1) | must_end[:, None, None]
     values = np.where(is_no_word, -np.inf, offers.values)
     values = np.concatenate([offers.ends[..., None], values], axis=2, dtype=np.float64)
@@ -184,12 +186,25 @@ def too_long(length: int, max_source: int) -> str:
     )
 
 
+def groups(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """The places of sources that are translated side by side, at most so many, fewer if they are long.
+
+    The longest come first, so that too little memory shows at once; empty ones are left out.
+    """
+    order = sorted((place for place, length in enumerate(lengths) if length), key=lambda place: -lengths[place])
+    while order:
+        size = max(1, min(most, most * _USUAL_LENGTH // lengths[order[0]]))
+        yield order[:size]
+        order = order[size:]
+
+
 def limits(lengths: Ints, max_length: int | None) -> Ints:
     """The maximum number of tokens of each translation: by default twice the source and ten more."""
     return LIMIT_PER_TOKEN * lengths + LIMIT_MORE if max_length is None else np.full_like(lengths, max_length)
 
 
-def _check(eos: int, beam: int, length_penalty: float, n_best: int, forbidden: Sequence[int]) -> None:
+def check_search(eos: int, beam: int, length_penalty: float, n_best: int, forbidden: Sequence[int]) -> None:
+    """Raises for options of `beam_search` that make no sense."""
     if not isinstance(beam, int) or not 1 <= beam <= 1000:
         raise G2Error(f"beam must be a whole number from 1 to 1000, got {beam}; 1 is greedy search, 5 is usual")
     if not 0 <= length_penalty <= 10:

@@ -43,7 +43,7 @@ def load(path: str | Path, *, threads: int | None = None, eval_gate: str | None 
     if isinstance(opened.parts, LanguageParts):
         return LanguageModel(opened.parts, opened.tokenizers[0], threads)
     source, target = opened.tokenizers
-    return TranslationModel(opened.parts, search_facts(opened.recipe), source, target)
+    return TranslationModel(opened.parts, search_facts(opened.recipe), source, target, threads)
 
 
 class OpenedRun(NamedTuple):

@@ -1,15 +1,24 @@
-// Rows of packed matrices that are computed together: the four gates of a layer, or a softmax.
+// Rows of packed matrices that are computed together, for one or many vectors: the four gates of a layer, or a softmax.
 //
 // The threads share the rows, one panel at a time, and meet when all are done (and between the two factors of low-rank
 // matrices). One thread alone computes each row, so the number of threads does not change the result. No step
 // allocates memory.
 #pragma once
 
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include "products.h"
 #include "team.h"
 
 namespace {
 
+enum Status { kDone, kNoMemory, kWrongDescription, kNotNumbers };
 enum Source { kInput, kHidden, kFactors };  // from kFactors on: the factors of the block's low-rank matrices, in order
 
 // How Python describes a block; keep in step with `compression/kernel.py`.
@@ -28,6 +37,38 @@ constexpr int64_t kMostUnits = 1 << 24;
 constexpr int64_t kBytesPerThread = 256 << 10;  // with less to read, a thread waits longer than it works
 constexpr int kMostThreads = 64;
 
+inline bool is_possible(const BlockSpec& spec) {
+  const int64_t least = std::min(spec.inputs, spec.outputs), most = std::max(spec.inputs, spec.outputs);
+  return least >= 1 && most <= kMostUnits && std::min({spec.bytes, spec.factors, spec.products}) >= 0 &&
+         (spec.gates == kGates || spec.gates == 1) &&
+         (!spec.residual || (spec.gates == kGates && spec.inputs == spec.outputs)) &&
+         (!spec.is_gru || spec.gates == kGates);
+}
+
+// In huge pages where possible: the weights span more pages than the processor caches translations for.
+struct Memory {
+  static constexpr size_t page = 2 << 20;
+  size_t align, bytes;
+  uint8_t* data;
+  explicit Memory(int64_t wanted)
+      : align(size_t(wanted) < page ? 64 : page), bytes((size_t(wanted) + align - 1) / align * align),
+        data(static_cast<uint8_t*>(::operator new(bytes, std::align_val_t(align)))) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    if (align == page) madvise(data, bytes, MADV_HUGEPAGE);
+#endif
+  }
+  ~Memory() { ::operator delete(data, std::align_val_t(align)); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+};
+
+// Vectors one after the other, `stride` apart; none if there is no data.
+struct Vectors {
+  const float* data;
+  int64_t stride = 0;
+  const float* operator[](int64_t number) const { return data + number * stride; }
+};
+
 class Block {
   struct Factor {  // the right factor of a low-rank matrix
     Product product;
@@ -36,7 +77,7 @@ class Block {
     std::vector<float> result;
   };
   struct Own {     // one per thread
-    std::vector<Operand> operands;
+    std::vector<std::vector<Operand>> operands;  // of each vector
     int64_t step;  // the one whose input and h they hold
   };
 
@@ -89,61 +130,143 @@ class Block {
     }
     data_ = at;
     panel_bytes_ += gates * kPanel * int64_t(sizeof(float));
-    own_.assign(threads, {operands, -1});
+    own_.assign(threads, {{operands}, -1});
     return end - at == panels * panel_bytes_;
   }
 
-  // Calls finish(sums, row) in some thread for each panel, with its first row; `together` runs work on many threads.
-  template <class Together, class Finish>
-  void compute(const float* x, const float* h, int64_t step, Items& items, const Together& together,
+  // Makes room for so many vectors.
+  void reserve(int64_t count) {
+    for (Own& own : own_)
+      if (int64_t(own.operands.size()) < count) own.operands.resize(count, own.operands.front());
+    for (Factor& f : factors_)
+      if (int64_t(f.result.size()) < count * f.panels * kPanel) f.result.resize(count * f.panels * kPanel);
+  }
+
+  // Calls finish(sums, vector, row) in some thread for each vector and panel, with the panel's first row; `together` runs
+  // work on many threads. Each step has a number of its own. Many: whether there may be more than one vector.
+  template <bool Many = false, class Together, class Finish>
+  void compute(int64_t count, Vectors x, Vectors h, int64_t step, Items& items, const Together& together,
                const Finish& finish) {
-    const auto prepared = [&](int thread) -> std::vector<Operand>& {
+    const auto prepared = [&](int thread) -> Own& {
       Own& own = own_[thread];
-      if (own.step != step) {
-        own.operands[kInput].set(x);
-        if (h) own.operands[kHidden].set(h);
-        own.step = step;
-      }
-      return own.operands;
+      if (own.step != step)
+        for (int64_t k = 0; k < count; ++k) {
+          if (x.data) own.operands[k][kInput].set(x[k]);
+          if (h.data) own.operands[k][kHidden].set(h[k]);
+        }
+      own.step = step;
+      return own;
     };
     if (factor_panels_) {
       items.deal(factor_panels_, threads);
       together(threads, [&](int thread) {
-        for (int64_t item; (item = items.claim(thread)) >= 0;) multiply_factor(item, prepared(thread));
+        for (int64_t item; (item = items.claim(thread)) >= 0;) multiply_factor<Many>(item, count, prepared(thread));
       });
     }
     items.deal(panels, threads);
     together(threads, [&](int thread) {
       int64_t item = items.claim(thread);
       if (item < 0) return;
-      std::vector<Operand>& operands = prepared(thread);
-      for (size_t k = 0; k < factors_.size(); ++k) operands[kFactors + k].set(factors_[k].result.data());
-      for (; item >= 0; item = items.claim(thread)) {
-        const uint8_t* at = data_ + item * panel_bytes_;
-        Panel sums[kGates] = {};
-        for (const Product& product : products_) {
-          multiply(product, operands[product.source], at, sums[product.target]);
-          at += product.panel_bytes();
-        }
-        for (int gate = 0; gate < gates; ++gate)
-          for (int v = 0; v < kVectors; ++v, at += kVectorBytes) sums[gate][v] += load_floats(at);
-        finish(sums, item * kPanel);
-      }
+      Own& own = prepared(thread);
+      for (size_t f = 0; f < factors_.size(); ++f)
+        for (int64_t k = 0; k < count; ++k) own.operands[k][kFactors + f].set(&factors_[f].result[k * factors_[f].panels * kPanel]);
+      for (; item >= 0; item = items.claim(thread))
+        each_few<Many>(count, [&](auto few, int64_t first) { multiply_panel<few.value>(own, item, first, finish); });
     });
   }
 
  private:
-  void multiply_factor(int64_t item, const std::vector<Operand>& operands) {  // item: a panel of one of the factors
-    for (Factor& f : factors_) {
-      if (item < f.panels) {
-        Panel sum = {};
-        multiply(f.product, operands[f.product.source], f.data + item * f.product.panel_bytes(), sum);
-        std::memcpy(&f.result[item * kPanel], &sum, sizeof sum);
-        return;
+  template <int N> using Few = std::integral_constant<int, N>;
+
+  // Calls body(Few<n>, first) for vectors first to first + n, of which there are `count` in all.
+  template <bool Many, class Body> static void each_few(int64_t count, const Body& body) {
+    if constexpr (!Many) return body(Few<1>(), 0);
+    const int64_t times = ceil_div(count, kMostVectors);
+    for (int64_t k = 0; k < times; ++k) {
+      const int64_t first = count * k / times;
+      switch (count * (k + 1) / times - first) {
+        case 1: body(Few<1>(), first); break;
+        case 2: body(Few<2>(), first); break;
+        case 3: body(Few<3>(), first); break;
+        case 4: body(Few<std::min(4, kMostVectors)>(), first); break;
+        case 5: body(Few<std::min(5, kMostVectors)>(), first); break;
+        default: body(Few<kMostVectors>(), first);
       }
+    }
+  }
+
+  template <int N> static void find(const Own& own, int64_t first, int source, const Operand* (&to)[N]) {
+    for (int n = 0; n < N; ++n) to[n] = &own.operands[first + n][source];
+  }
+
+  template <int N, class Finish> void multiply_panel(const Own& own, int64_t item, int64_t first, const Finish& finish) {
+    const uint8_t* at = data_ + item * panel_bytes_;
+    Sums sums[N] = {};
+    const Operand* x[N];
+    for (const Product& product : products_) {
+      find<N>(own, first, product.source, x);
+      multiply<N>(product, x, at, sums, product.target);
+      at += product.panel_bytes();
+    }
+    for (int n = 0; n < N; ++n) {
+      const uint8_t* bias = at;
+      for (int gate = 0; gate < gates; ++gate)
+        for (int v = 0; v < kVectors; ++v, bias += kVectorBytes) sums[n][gate][v] += load_floats(bias);
+      finish(sums[n], first + n, item * kPanel);
+    }
+  }
+
+  template <bool Many> void multiply_factor(int64_t item, int64_t count, const Own& own) {  // item: a panel of one of them
+    for (Factor& f : factors_) {
+      if (item < f.panels)
+        return each_few<Many>(count, [&](auto few, int64_t first) {
+          constexpr int N = few.value;
+          Sums sums[N] = {};
+          const Operand* x[N];
+          find<N>(own, first, f.product.source, x);
+          multiply<N>(f.product, x, f.data + item * f.product.panel_bytes(), sums, 0);
+          for (int n = 0; n < N; ++n)
+            std::memcpy(&f.result[((first + n) * f.panels + item) * kPanel], &sums[n][0], sizeof sums[n][0]);
+        });
       item -= f.panels;
     }
   }
 };
+
+// ---------------------------------------------------------------------------------------------------- what follows them
+
+// The new c and h of a vector of units of an LSTM. hard: how many kinds of gates are 1[a >= 0]: none, i and f, or o too.
+inline Floats open_gate(Floats a, bool is_hard) {  // keeps a NaN
+  const Floats zero{}, one = broadcast<float>(1);
+  return is_hard ? (a >= 0.0f ? one : (a < 0.0f ? zero : a)) : sigmoid<float>(a);
+}
+inline void lstm_cell(const Sums& sums, int v, int hard, float* c, float* h) {
+  const Floats i = open_gate(sums[0][v], hard >= 1), f = open_gate(sums[1][v], hard >= 1);
+  const Floats o = open_gate(sums[3][v], hard >= 2);
+  const Floats cell = f * load(c) + i * tanh<float>(sums[2][v]);
+  store(c, cell);
+  store(h, o * tanh<float>(cell));
+}
+
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+// The logarithm of the sum of exponentials of `filled` logits, of which there are whole vectors; NaN if one of them is.
+inline double log_total(const float* logits, int64_t filled) {
+  constexpr int64_t stretch = 64 * kLanes;  // summed in float32; the stretches in float64
+  Floats most = broadcast(kNothing);
+  for (int64_t k = 0; k < filled; k += kLanes) {
+    const Floats v = load(logits + k);
+    most = v > most ? v : most;
+  }
+  float top = kNothing;
+  for (int lane = 0; lane < kLanes; ++lane) top = std::max(top, most[lane]);
+  double total = 0;
+  for (int64_t begin = 0; begin < filled; begin += stretch) {
+    Floats sum{};
+    for (int64_t k = begin; k < std::min(begin + stretch, filled); k += kLanes) sum += exp<float>(load(logits + k) - top);
+    for (int lane = 0; lane < kLanes; ++lane) total += sum[lane];
+  }
+  return double(top) + std::log(total);
+}
 
 }  // namespace

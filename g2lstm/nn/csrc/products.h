@@ -1,4 +1,4 @@
-// Products of packed matrices with one vector: each weight is read once, packed, from front to back.
+// Products of packed matrices with one vector, or with a few: each weight is read once, packed, from front to back.
 //
 // A matrix is cut into panels of kPanel rows, one row to each 32-bit lane of two vectors. A panel lies in memory as
 //   dense  for each column: kPanel floats
@@ -217,81 +217,107 @@ struct Product {
 
 using Panel = Floats[kVectors];
 
-inline void dense_product(const Product& p, const Operand& x, const uint8_t* at, Panel& result) {
-  constexpr int sets = 4;  // of sums: a single one would wait for itself
-  Floats sums[sets][kVectors] = {};
+constexpr int kMostVectors = kVectorBytes == 64 ? 6 : 3;  // that are multiplied at once: their sums fill the registers
+
+// What a few vectors add up to, each for all its gates.
+using Sums = Panel[kGates];
+
+template <int N>
+inline void dense_product(const Product& p, const Operand* const* x, const uint8_t* at, Sums* result, int gate) {
+  constexpr int sets = N == 1 ? 4 : N <= 3 ? 2 : 1;  // of sums: too few would wait for themselves
+  Floats sums[N][sets][kVectors] = {};
+  const float* values[N];
+  for (int n = 0; n < N; ++n) values[n] = x[n]->values.data();
   for (int64_t column = 0; column < p.columns; column += sets)
     for (int s = 0; s < sets; ++s)
-      for (int v = 0; v < kVectors; ++v, at += kVectorBytes)
-        sums[s][v] += x.values[column + s] * load_floats(at);
-  for (int v = 0; v < kVectors; ++v) result[v] += (sums[0][v] + sums[1][v]) + (sums[2][v] + sums[3][v]);
+      for (int v = 0; v < kVectors; ++v, at += kVectorBytes) {
+        const Floats weights = load_floats(at);
+        for (int n = 0; n < N; ++n) sums[n][s][v] += values[n][column + s] * weights;
+      }
+  for (int n = 0; n < N; ++n)
+    for (int v = 0; v < kVectors; ++v) {
+      if constexpr (sets == 4) sums[n][0][v] = (sums[n][0][v] + sums[n][1][v]) + (sums[n][2][v] + sums[n][3][v]);
+      if constexpr (sets == 2) sums[n][0][v] += sums[n][1][v];
+      result[n][gate][v] += sums[n][0][v];
+    }
 }
 
 // Adds the products of one chunk and one vector of rows. Two sets of sums need not wait for each other.
-template <int Bits, int Sets>
-inline void add_chunk(Sum (&sums)[Sets][kVectors], int v, const uint8_t* at, const Four* x) {
+template <int Bits, int N, int Sets>
+inline void add_chunk(Sum (&sums)[N][Sets][kVectors], int v, const uint8_t* at, const Four* const (&x)[N], int64_t four) {
   const auto word = [&](int k) { return load_ints(at + (k * kVectors + v) * kVectorBytes); };
-  Sum &even = sums[0][v], &odd = sums[Sets - 1][v];
+  const auto add_to = [&](int set, Ints weights, int k) {
+    for (int n = 0; n < N; ++n) add(sums[n][set][v], weights, x[n][four + k]);
+  };
+  constexpr int even = 0, odd = Sets - 1;
   if constexpr (Bits == 8) {
-    add(even, word(0), x[0]);
-    add(odd, word(1), x[1]);
+    add_to(even, word(0), 0);
+    add_to(odd, word(1), 1);
   } else if constexpr (Bits == 4) {
-    add(even, word(0) & 0x0f0f0f0f, x[0]);
-    add(odd, word(0) >> 4 & 0x0f0f0f0f, x[1]);
+    add_to(even, word(0) & 0x0f0f0f0f, 0);
+    add_to(odd, word(0) >> 4 & 0x0f0f0f0f, 1);
   } else if constexpr (Bits == 2) {
-    for (int k = 0; k < 4; ++k) add(k % 2 ? odd : even, word(0) >> 2 * k & 0x03030303, x[k]);
+    for (int k = 0; k < 4; ++k) add_to(k % 2 ? odd : even, word(0) >> 2 * k & 0x03030303, k);
   } else {
     for (int k = 0; k < 3; ++k) {
-      add(even, word(k) & 0x07070707, x[2 * k]);
-      add(odd, word(k) >> 3 & 0x07070707, x[2 * k + 1]);
+      add_to(even, word(k) & 0x07070707, 2 * k);
+      add_to(odd, word(k) >> 3 & 0x07070707, 2 * k + 1);
     }
-    add(even, (word(0) >> 6 & 0x03030303) | (word(2) >> 4 & 0x04040404), x[6]);
-    add(odd, (word(1) >> 6 & 0x03030303) | (word(2) >> 5 & 0x04040404), x[7]);
+    add_to(even, (word(0) >> 6 & 0x03030303) | (word(2) >> 4 & 0x04040404), 6);
+    add_to(odd, (word(1) >> 6 & 0x03030303) | (word(2) >> 5 & 0x04040404), 7);
   }
 }
 
-template <int Bits, bool Grouped>
-inline void coded_product(const Product& p, const Operand& x, const uint8_t* at, Panel& result) {
+template <int Bits, bool Grouped, int N>
+inline void coded_product(const Product& p, const Operand* const* x, const uint8_t* at, Sums* result, int gate) {
   constexpr int chunk = chunk_of(Bits), bytes = chunk * kPanel * Bits / 8;
-  constexpr int sets = Grouped ? 1 : 2;  // groups are short, and their sums do not wait for each other
-  const int shift = p.coding().odd;      // odd codes are two apart
-  const Four *four = x.fours.data(), *start = x.starts[p.starts].of_group.data();
-  Floats first[kVectors] = {}, second[kVectors] = {};
-  for (int64_t left = p.columns; left > 0; left -= p.group, ++start) {
+  constexpr int sets = Grouped || N > 1 ? 1 : 2;  // groups are short, and their sums do not wait for each other
+  const int shift = p.coding().odd;               // odd codes are two apart
+  const Four *fours[N], *starts[N];
+  for (int n = 0; n < N; ++n) {
+    fours[n] = x[n]->fours.data();
+    starts[n] = x[n]->starts[p.starts].of_group.data();
+  }
+  Floats first[N][kVectors] = {}, second[N][kVectors] = {};
+  int64_t four = 0;
+  for (int64_t left = p.columns, number = 0; left > 0; left -= p.group, ++number) {
     Floats scales[kVectors];
     if (Grouped)
       for (int v = 0; v < kVectors; ++v, at += kVectorBytes / 2) scales[v] = load_halves(at);
-    Sum sums[sets][kVectors] = {};
+    Sum sums[N][sets][kVectors] = {};
     for (int64_t column = 0; column < std::min(left, p.group); column += chunk, four += chunk / 4, at += bytes) {
-      for (int v = 0; v < kVectors; ++v) add_chunk<Bits>(sums, v, at, four);
+      for (int v = 0; v < kVectors; ++v) add_chunk<Bits, N, sets>(sums, v, at, fours, four);
       for (int k = 0; k < bytes; k += 64) __builtin_prefetch(at + kAhead + k);
     }
-    for (int v = 0; v < kVectors; ++v) {
-      for (int s = 1; s < sets; ++s) {
-        sums[0][v].first += sums[s][v].first;
-        sums[0][v].second += sums[s][v].second;
+    for (int n = 0; n < N; ++n)
+      for (int v = 0; v < kVectors; ++v) {
+        for (int s = 1; s < sets; ++s) {
+          sums[n][0][v].first += sums[n][s][v].first;
+          sums[n][0][v].second += sums[n][s][v].second;
+        }
+        const Floats a = __builtin_convertvector((sums[n][0][v].first << shift) + starts[n][number].first, Floats);
+        const Floats b = __builtin_convertvector((sums[n][0][v].second << shift) + starts[n][number].second, Floats);
+        first[n][v] += Grouped ? a * scales[v] : a;
+        second[n][v] += Grouped ? b * scales[v] : b;
       }
-      const Floats a = __builtin_convertvector((sums[0][v].first << shift) + start->first, Floats);
-      const Floats b = __builtin_convertvector((sums[0][v].second << shift) + start->second, Floats);
-      first[v] += Grouped ? a * scales[v] : a;
-      second[v] += Grouped ? b * scales[v] : b;
-    }
   }
-  for (int v = 0; v < kVectors; ++v)
-    result[v] += (kFirst * first[v] + second[v]) * (x.step * load_floats(at + v * kVectorBytes));
+  for (int n = 0; n < N; ++n)
+    for (int v = 0; v < kVectors; ++v)
+      result[n][gate][v] += (kFirst * first[n][v] + second[n][v]) * (x[n]->step * load_floats(at + v * kVectorBytes));
 }
 
-// Adds the product of one panel to `result`.
-inline void multiply(const Product& p, const Operand& x, const uint8_t* at, Panel& result) {
+// Adds the products of one panel and N vectors to a gate of `result`.
+template <int N>
+inline void multiply(const Product& p, const Operand* const* x, const uint8_t* at, Sums* result, int gate) {
   switch (p.form) {
-    case kDense: return dense_product(p, x, at, result);
-    case kInt8: return coded_product<8, false>(p, x, at, result);
-    case kInt4: return coded_product<4, false>(p, x, at, result);
-    case kInt3: case kOdd3: return coded_product<3, false>(p, x, at, result);
-    case kInt2: case kOdd2: return coded_product<2, false>(p, x, at, result);
-    case kGroupedInt3: case kGroupedOdd3: return coded_product<3, true>(p, x, at, result);
-    case kGroupedInt2: case kGroupedOdd2: return coded_product<2, true>(p, x, at, result);
-    default: return coded_product<4, true>(p, x, at, result);
+    case kDense: return dense_product<N>(p, x, at, result, gate);
+    case kInt8: return coded_product<8, false, N>(p, x, at, result, gate);
+    case kInt4: return coded_product<4, false, N>(p, x, at, result, gate);
+    case kInt3: case kOdd3: return coded_product<3, false, N>(p, x, at, result, gate);
+    case kInt2: case kOdd2: return coded_product<2, false, N>(p, x, at, result, gate);
+    case kGroupedInt3: case kGroupedOdd3: return coded_product<3, true, N>(p, x, at, result, gate);
+    case kGroupedInt2: case kGroupedOdd2: return coded_product<2, true, N>(p, x, at, result, gate);
+    default: return coded_product<4, true, N>(p, x, at, result, gate);
   }
 }
 

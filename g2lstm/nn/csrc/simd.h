@@ -103,10 +103,14 @@ template <class Real> inline void expm1_parts(Vector<Real> x, Vector<Real>& powe
   std::memcpy(&power, &bits, sizeof power);
 }
 
-template <class Real> inline Vector<Real> sigmoid(Vector<Real> x) {  // 1 / (1 + exp(-x))
+template <class Real> inline Vector<Real> exp(Vector<Real> x) {
   Vector<Real> power, p;
-  expm1_parts<Real>(-x, power, p);
-  return reciprocal<Real>(Real(1) + (power + power * p));
+  expm1_parts<Real>(x, power, p);
+  return power + power * p;
+}
+
+template <class Real> inline Vector<Real> sigmoid(Vector<Real> x) {  // 1 / (1 + exp(-x))
+  return reciprocal<Real>(Real(1) + exp<Real>(-x));
 }
 
 template <class Real> inline Vector<Real> tanh(Vector<Real> x) {  // (exp(2x) - 1) / (exp(2x) + 1)

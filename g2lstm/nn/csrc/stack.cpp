@@ -3,37 +3,12 @@
 // A session owns a copy of its weights, in reading order. A panel of pre-activations goes from the registers through the
 // gates straight to c and h. There may be a softmax on top; without layers below, it is a linear map instead.
 
-#include <cmath>
-#include <limits>
 #include <memory>
 #include <optional>
-
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 
 #include "block.h"
 
 namespace {
-
-enum Status { kDone, kNoMemory, kWrongDescription };
-
-// In huge pages where possible: the weights span more pages than the processor caches translations for.
-struct Memory {
-  static constexpr size_t page = 2 << 20;
-  size_t align, bytes;
-  uint8_t* data;
-  explicit Memory(int64_t wanted)
-      : align(size_t(wanted) < page ? 64 : page), bytes((size_t(wanted) + align - 1) / align * align),
-        data(static_cast<uint8_t*>(::operator new(bytes, std::align_val_t(align)))) {
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-    if (align == page) madvise(data, bytes, MADV_HUGEPAGE);
-#endif
-  }
-  ~Memory() { ::operator delete(data, std::align_val_t(align)); }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-};
 
 struct Layer {
   Block block;
@@ -52,7 +27,7 @@ struct Layer {
   const float* advance(const float* x, int64_t step, int hard, Items& items, const Together& together) {
     float* const h_next = h[~step & 1].data();
     const float* const h_last = h[step & 1].data();
-    block.compute(x, h_last, step, items, together, [&](const Panel (&sums)[kGates], int64_t row) {
+    block.compute(1, {x}, {h_last}, step, items, together, [&](const Sums& sums, int64_t, int64_t row) {
       for (int v = 0; v < kVectors; ++v) finish(sums, v, row + v * kLanes, h_last, h_next, hard);
     });
     if (sum.empty()) return h_next;
@@ -60,20 +35,11 @@ struct Layer {
     return sum.data();
   }
 
-  void finish(const Panel (&sums)[kGates], int v, int64_t unit, const float* h_last, float* h_next, int hard) {
-    const Floats zero{}, one = broadcast<float>(1);
-    const auto open = [&](Floats a, bool is_hard) {  // keeps a NaN
-      return is_hard ? (a >= 0.0f ? one : (a < 0.0f ? zero : a)) : sigmoid<float>(a);
-    };
-    if (is_gru) {
-      const Floats r = open(sums[0][v], hard >= 1), z = open(sums[1][v], hard >= 1);
-      const Floats n = tanh<float>(sums[2][v] + r * sums[3][v]);
-      return store(h_next + unit, n + z * (load(h_last + unit) - n));
-    }
-    const Floats i = open(sums[0][v], hard >= 1), f = open(sums[1][v], hard >= 1), o = open(sums[3][v], hard >= 2);
-    const Floats cell = f * load(&c[unit]) + i * tanh<float>(sums[2][v]), output = o * tanh<float>(cell);
-    store(&c[unit], cell);
-    store(h_next + unit, output);
+  void finish(const Sums& sums, int v, int64_t unit, const float* h_last, float* h_next, int hard) {
+    if (!is_gru) return lstm_cell(sums, v, hard, &c[unit], h_next + unit);
+    const Floats r = open_gate(sums[0][v], hard >= 1), z = open_gate(sums[1][v], hard >= 1);
+    const Floats n = tanh<float>(sums[2][v] + r * sums[3][v]);
+    store(h_next + unit, n + z * (load(h_last + unit) - n));
   }
 };
 
@@ -93,38 +59,15 @@ struct Softmax {
   void compute(const float* x, int64_t step, float* to, bool is_linear, Items& items, const Together& together) {
     float* at = logits.data();
     for (Block& block : blocks) {
-      block.compute(x, nullptr, step, items, together, [&](const Panel (&sums)[kGates], int64_t row) {
+      block.compute(1, {x}, {nullptr}, step, items, together, [&](const Sums& sums, int64_t, int64_t row) {
         std::memcpy(at + row, &sums[0], sizeof sums[0]);
       });
       at += block.outputs;
     }
     if (is_linear) std::memcpy(to, logits.data(), outputs * sizeof(float));
-    else normalise(to);
-  }
-
-  void normalise(float* to) {
-    constexpr float nothing = -std::numeric_limits<float>::infinity();
-    constexpr int64_t stretch = 64 * kLanes;  // summed in float32; the stretches in float64
-    const int64_t filled = int64_t(logits.size());
-    std::fill(logits.begin() + outputs, logits.end(), nothing);
-    Floats most = broadcast(nothing);
-    for (int64_t k = 0; k < filled; k += kLanes) {
-      const Floats v = load(&logits[k]);
-      most = v > most ? v : most;
-    }
-    float top = nothing;
-    for (int lane = 0; lane < kLanes; ++lane) top = std::max(top, most[lane]);
-    double total = 0;
-    for (int64_t begin = 0; begin < filled; begin += stretch) {
-      Floats sum{};
-      for (int64_t k = begin; k < std::min(begin + stretch, filled); k += kLanes) {
-        Floats power, p;
-        expm1_parts<float>(load(&logits[k]) - top, power, p);
-        sum += power + power * p;
-      }
-      for (int lane = 0; lane < kLanes; ++lane) total += sum[lane];
-    }
-    const float whole = top + float(std::log(total));
+    if (is_linear) return;
+    std::fill(logits.begin() + outputs, logits.end(), kNothing);
+    const float whole = float(log_total(logits.data(), int64_t(logits.size())));
     for (int64_t k = 0; k < outputs; ++k) to[k] = logits[k] - whole;
   }
 };
@@ -200,14 +143,6 @@ struct Session {
   }
 };
 
-bool is_possible(const BlockSpec& spec, bool may_be_softmax) {  // or a part of one
-  const int64_t least = std::min(spec.inputs, spec.outputs), most = std::max(spec.inputs, spec.outputs);
-  return least >= 1 && most <= kMostUnits && std::min({spec.bytes, spec.factors, spec.products}) >= 0 &&
-         (spec.gates == kGates || (spec.gates == 1 && may_be_softmax)) &&
-         (!spec.residual || (spec.gates == kGates && spec.inputs == spec.outputs)) &&
-         (!spec.is_gru || spec.gates == kGates);
-}
-
 }  // namespace
 
 // The number of rows in a panel, which Python needs to pack the weights.
@@ -221,7 +156,7 @@ EXPORT int g2lstm_stack_create(const BlockSpec* specs, int64_t count, int hard, 
   if (count < 1) return kWrongDescription;
   for (int64_t k = 0; k < count; ++k) {
     const bool is_last = k == count - 1, is_on_top = is_last || specs[k + 1].gates == 1;
-    if (!is_possible(specs[k], is_on_top)) return kWrongDescription;
+    if (!is_possible(specs[k]) || (specs[k].gates == 1 && !is_on_top)) return kWrongDescription;
     if (specs[k].gates == 1 && !is_last && specs[k].outputs % kPanel) return kWrongDescription;
     bytes += specs[k].bytes;
   }

@@ -1,6 +1,6 @@
-"""Translation of many sentences in batches: the model computes in torch, and the search is the runtime's."""
+"""Translation with a model of torch: in a compiled session if it can, else in torch with the runtime's search."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +10,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.record import evaluating
-from g2lstm.runtime.beam import MAX_SOURCE, Hypothesis, Ints, Offers, check_lengths, limits
+from g2lstm.runtime.beam import MAX_SOURCE, Hypothesis, Ints, Offers, check_lengths, groups, limits
 from g2lstm.runtime.drawing import find
+from g2lstm.runtime.session import TranslationSession
 from g2lstm.tasks.mt.model import DecoderState, TranslationModel
+from g2lstm.tasks.mt.session import session_for
 from g2lstm.tasks.trained import Progress
-
-_USUAL_LENGTH = 50  # batches of longer sources have fewer sentences, to limit memory
 
 
 def translate(
@@ -29,6 +29,7 @@ def translate(
     batch_size: int = 64,
     eval_gate: str | None = None,
     progress: Progress | None = None,
+    packed: bool = True,
     **options: Any,
 ) -> list[list[Hypothesis]]:
     """The best translations of each source, best first. An empty source has one translation, which is empty.
@@ -36,10 +37,19 @@ def translate(
     Sources and translations are token ids without `<eos>`. A translation has at most `max_length` tokens, by default
     twice the source and ten more; a source with more than `max_source` is an error. Batches of long sources have fewer
     than `batch_size` sentences; their size does not change the result, except for rounding. Options are those of
-    `find`; kept attention is (len(tokens) + 1, len(source) + 1).
+    `find`; kept attention is (len(tokens) + 1, len(source) + 1). Unless `packed` is false, a session on packed weights
+    translates wherever it does the same as the model.
     """
     if batch_size < 1:
         raise G2Error(f"batch_size must be at least 1, got {batch_size}")
+    if packed and options.get("drawing") is None:
+        with evaluating(model, eval_gate):
+            session: TranslationSession | None = session_for(model)
+        if session is not None:
+            return session.translate(
+                sources, source_eos=source_eos, target_eos=target_eos, max_length=max_length, max_source=max_source,
+                at_once=batch_size, progress=progress, **options,
+            )  # fmt: skip
     sizes = [len(source) for source in sources]
     check_lengths(sizes, max_length, max_source)
     results = [[Hypothesis([], 0.0, 0.0)] for _ in sources]
@@ -54,7 +64,7 @@ def translate(
         return Offers(numbers[0], words.numpy(force=True), numbers[1], output.attention.numpy(force=True), output.state)
 
     with evaluating(model, eval_gate), torch.inference_mode():
-        for places in _batches(sizes, batch_size):
+        for places in groups(sizes, batch_size):
             batch = [sources[place] for place in places]
             lengths = np.array([len(source) for source in batch])
             padded = pad_sequence([torch.tensor([*source, source_eos]) for source in batch], padding_value=source_eos)
@@ -69,12 +79,3 @@ def translate(
             if progress is not None:
                 progress(done, len(sources))
     return results
-
-
-def _batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """The indices of non-empty sources in batches, the longest first, so that too little memory shows at once."""
-    order = sorted((place for place, length in enumerate(lengths) if length), key=lambda place: -lengths[place])
-    while order:
-        size = max(1, min(batch_size, batch_size * _USUAL_LENGTH // lengths[order[0]]))
-        yield order[:size]
-        order = order[size:]

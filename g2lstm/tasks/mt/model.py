@@ -13,6 +13,7 @@ from g2lstm.runtime.beam import Ints
 from g2lstm.tasks.model import TokenModel
 
 if TYPE_CHECKING:
+    from g2lstm.runtime.session import TranslationSession
     from g2lstm.tasks.mt.onnx import TranslationModelExporter
 
 
@@ -174,6 +175,12 @@ class TranslationModel(TokenModel):
         """Reads one token (B, K) of each hypothesis, and predicts the next."""
         features, attention, state = self._decode(tokens.view(1, -1), state)
         return StepOutput(self.logits(features[0]).log_softmax(-1).view(*tokens.shape, -1), state, attention)
+
+    def open_stream(self, threads: int | None = None) -> "TranslationSession":
+        """How `g2lstm.stream` opens this model."""
+        from g2lstm.tasks.mt.session import open_session
+
+        return open_session(self, threads)
 
     def onnx_exporter(self) -> "TranslationModelExporter":
         """How `export_onnx` writes this model; needs the extra `export`."""

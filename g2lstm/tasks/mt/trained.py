@@ -10,11 +10,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from g2lstm.compression.stream import stream
 from g2lstm.errors import G2Error
 from g2lstm.export.c.translation import Search
 from g2lstm.files import write_atomically
 from g2lstm.nn.record import evaluating
 from g2lstm.runtime.beam import LIMIT_MORE, LIMIT_PER_TOKEN, Hypothesis
+from g2lstm.runtime.session import TranslationSession
 from g2lstm.runtime.translating import SearchFacts, TextTranslation
 from g2lstm.runtime.translating import Translation as Translation
 from g2lstm.tasks.cross_entropy import cross_entropy
@@ -66,6 +68,11 @@ class TrainedTranslationModel(TextTranslation, Trained):
         options = {"batch_size": self.recipe.evaluate.batch_size, **options}
         eos = self.source.eos_id, self.target.eos_id
         return translate(self.model, sources, source_eos=eos[0], target_eos=eos[1], **options)
+
+    def stream(self, threads: int | None = None) -> TranslationSession:
+        """A session that translates token ids; see `g2lstm.stream`."""
+        session: TranslationSession = stream(self.model, threads)
+        return session
 
     def c_search(self) -> Search:
         """How `export_c` lets a program search; <unk> is a word that the program itself replaces."""
