@@ -14,7 +14,9 @@ from g2lstm.cli.train import say_trained, train_with_bar
 def distill(
     teacher: Run,
     student: Annotated[str, typer.Option(help="The student's recipe: a file, or the name of a shipped one.")],
-    out: Annotated[Path, typer.Option(help="The student's run directory.", callback=usable)],
+    out: Annotated[
+        Path | None, typer.Option(help="The student's run directory; TEACHER-student by default.", callback=usable)
+    ] = None,
     overrides: Set = None,
     beam: Beam = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue if it has already begun.")] = False,
@@ -34,7 +36,9 @@ def distill(
     from g2lstm.tasks.recipes import MT
     from g2lstm.training.distill import distil_text, student_recipe
 
-    loaded, texts = load_as(MT, teacher), out.with_name(f"{out.name}-data")
+    loaded, home = load_as(MT, teacher), teacher.absolute()
+    out = home.with_name(f"{home.name}-student") if out is None else out
+    texts = out.absolute().with_name(f"{out.absolute().name}-data")
     recipe = student_recipe(loaded, student, overrides or (), texts)
     if not resume:
         RunDirectory(out).check_new()

@@ -307,6 +307,10 @@ def test_bad_teachers_and_students(trained, tmp_path):
     (tmp_path / "student-data/other").touch()
     assert "is in use; choose another --out" in run(*command, "embedded-mt", "--resume").stderr
     assert not (tmp_path / "student").exists()
+    beside = trained.with_name("toy-student-data")
+    beside.mkdir()
+    assert f"{beside} exists" in run("distill", trained, "--student", "embedded-mt").stderr
+    beside.rmdir()
 
 
 def test_a_reader_that_has_had_enough_is_no_error(trained, monkeypatch):

@@ -131,7 +131,7 @@ def test_resumed_training_is_the_same_to_the_bit(settings, stop):
 
     def start():
         weights = parameters()
-        return weights, *build_optimizer(settings, weights, average=3)
+        return weights, *build_optimizer(settings, weights, average=5)
 
     whole = start()
     train(*whole, range(10))
@@ -150,7 +150,7 @@ def test_resumed_training_is_the_same_to_the_bit(settings, stop):
     assert whole[2].updates == second[2].updates
     assert all(torch.equal(p, q) for p, q in zip(whole[2].means, second[2].means, strict=True))
     assert whole[2].losses == second[2].losses
-    assert whole[2].finish() == second[2].finish() == (0 if settings.name == "ntasgd" else 3)
+    assert whole[2].finish() == second[2].finish() == (0 if settings.name == "ntasgd" else 5)
     assert all(torch.equal(p, q) for p, q in zip(whole[2].means, second[2].means, strict=True))
 
 
