@@ -1,4 +1,4 @@
-"""`g2lstm demo`: trains, scores, compresses and compares three methods on embedded data."""
+"""`g2lstm demo`: trains, scores, compresses and compares three methods on embedded data, and makes a page to try one."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -31,10 +31,11 @@ def demo(
     overrides: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Train an LSTM, a sharpened LSTM and a G² model on embedded text, and compare them.
+    """Train an LSTM, a G² model and one with binary gates on embedded text, and compare them.
 
-    It scores each model, compresses it with the paper's settings and the preset `small`, and counts its gates. This
-    needs no download and takes at most five minutes on two cores. Stop it at any time; the same command continues.
+    It scores each model, compresses it with the paper's settings and the preset `small`, counts its gates, and writes
+    the last one as a page that runs it in a browser. This needs no download and takes at most five minutes on two
+    cores. Stop it at any time; the same command continues.
     """
     from g2lstm.lab.study.jobs import jobs_of
     from g2lstm.lab.study.studies import demo as plan
@@ -48,10 +49,11 @@ def demo(
     study = plan([*([] if minutes is None else [f"train.minutes={minutes}"]), *(overrides or ())])
     jobs = jobs_of(study, out)
     small = {job.run.name: default_folder(job.path, PRESET) for job in jobs}
+    page = list(small.values())[-1] / "export" / "model.html"  # of the model with binary gates
     for job in jobs:
         if job.training is None and (folder := small[job.run.name]).exists():
             raise G2Error(f"{folder} was not made from the {job.run.name} that the demo would train; move it away too")
-    if all(job.is_done for job in jobs) and all(path.exists() for path in (report, *small.values())):
+    if all(job.is_done for job in jobs) and all(path.exists() for path in (report, page, *small.values())):
         tell(f"found the results of an earlier demo in {out}; choose another folder with --out to run it again")
     else:
         report.unlink(missing_ok=True)  # what it shows is about to change
@@ -61,7 +63,7 @@ def demo(
         if failures:
             raise typer.Exit(2)
         try:
-            _look([job.path for job in jobs], list(small.values()), report)
+            _look([job.path for job in jobs], list(small.values()), report, page)
         except KeyboardInterrupt:
             tell("interrupted; finished work is kept; the same command continues")
             raise typer.Exit(130) from None
@@ -77,16 +79,20 @@ def demo(
         rows.append([name, *sizes, signed(score.after - score.before), f"{speed.before:,.0f}", f"{speed.after:,.0f}"])
     write_json(out / "table.json", facts)
     if as_json:
-        print_json({"out": str(out), "report": str(report), **facts})
+        print_json({"out": str(out), "report": str(report), "page": str(page), **facts})
         return
     show_table(found)
     headings = ("", "MB", f"MB, {PRESET}", "perplexity", speed.unit, f"{speed.unit}, {PRESET}")
     console().print(table(headings, rows, title=f"What the preset {PRESET}, on all weights, gains and adds"))
-    say(f"Report: {report.absolute()}\n{_NEXT}")
+    say(f"Tables and pictures: {report.absolute()}\nTry the binary model in your browser: {page.absolute()}\n{_NEXT}")
 
 
-def _look(runs: Sequence[Path], small: Sequence[Path], report: Path) -> None:
-    """Compresses the runs with the preset unless that is done, counts their gates, and writes the report."""
+def _look(runs: Sequence[Path], small: Sequence[Path], report: Path, page: Path) -> None:
+    """Compresses the runs with the preset unless that is done, counts their gates, and writes the report and the page.
+
+    The page runs the last of the compressed models.
+    """
+    from g2lstm.export.html.page import export_html
     from g2lstm.compression.spec import Spec
     from g2lstm.look.examine import examine
     from g2lstm.look.report import write_report
@@ -100,8 +106,10 @@ def _look(runs: Sequence[Path], small: Sequence[Path], report: Path) -> None:
             if not folder.exists():
                 compress_run(trained, Spec.parse(PRESET), folder, show, Scoring("test"))
             progress = partial(show, f"counting the gates of {run.name}")
-            found = examine(trained, run.name, split="valid", samples=_WINDOWS, eval_gate="soft", progress=progress)
+            found = examine(trained, run.name, split="valid", samples=_WINDOWS, progress=progress)
             write_json(trained.run.own("gates") / "gates.json", found.numbers)
         show("writing the report", 0, 1)
         write_report([*runs, *small], report)
         show("writing the report", 1, 1)
+        page.parent.mkdir(exist_ok=True)
+        export_html(small[-1], page, force=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically
 from g2lstm.look.examine import count_some, explained_on, named_runs
+from g2lstm.look.pictures.curve import Shrunk, draw_shrunk
 from g2lstm.look.pictures.histograms import draw_layers
 from g2lstm.look.pictures.sentence import draw_attention, draw_timelines, draw_words
 from g2lstm.look.pictures.style import GATE_NAMES, svg_element
@@ -198,7 +199,7 @@ def _learning(runs: Runs) -> str:
 
 def _compression(runs: Runs) -> str:
     """What compressing gained and cost."""
-    parts = []
+    parts, shrunk = [], dict[tuple[str, ...], list[Shrunk]]()  # models whose scores can be compared share a picture
     for name, run in runs.items():
         if (report := run.compression_report()) is None:
             continue
@@ -210,12 +211,19 @@ def _compression(runs: Runs) -> str:
         ]
         if (score := report.score) is not None:
             rows.append([f"{score.metric} on {score.split}", f"{score.before:.2f}", f"{score.after:.2f}", ""])
+            megabytes = report.file.before / 1e6, report.file.after / 1e6
+            same = f"{score.metric} on {score.split}", *same_tokens(run)
+            shrunk.setdefault(same, []).append(Shrunk(name, megabytes, (score.before, score.after)))
         if (speed := report.speed) is not None:
             faster = f"{speed.after / speed.before:.2f} ×"
             rows.append([f"{speed.unit}, {speed.how}", f"{speed.before:,.1f}", f"{speed.after:,.1f}", faster])
         parts.append(f"<h3>{escape(name)}</h3><p class='quiet'><code>{escape(report.spec)}</code></p>")
         parts.append(_table(["", "before", "after", "smaller or faster"], rows, numbers=(1, 2, 3)))
-    return f"<h2>Compression</h2>{''.join(parts)}" if parts else ""
+    pictures = "".join(
+        _picture(draw_shrunk(models, title), f"{title} against size: {', '.join(model.label for model in models)}")
+        for (title, *_), models in shrunk.items()
+    )
+    return f"<h2>Compression</h2>{pictures}{''.join(parts)}" if parts else ""
 
 
 def _histograms(counts: Mapping[str, GatesFile | None]) -> str:

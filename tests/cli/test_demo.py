@@ -15,7 +15,7 @@ from g2lstm.runs.directory import RunDirectory
 from tests.lab.study.toys import change_weights, of_language, write_text
 from tests.pictures import draw_nothing
 
-RUNS = {"sigmoid": "lstm", "sharpened": "sharpened", "gumbel": "g2"}
+RUNS = {"sigmoid": "lstm", "gumbel": "g2", "binary": "binary"}
 
 
 def options(folder, out):
@@ -42,13 +42,14 @@ def test_it_ends_with_a_table_the_report_and_what_to_do_next(demo):
     _, out, done = demo
     assert done.exit_code == 0, done.output
     for words in (
-        "LSTM", "sharpened", "G²", "test perplexity", "round 0.2", "round 0.2, clip 0.4", "G² − LSTM",
+        "LSTM", "binary", "G²", "test perplexity", "round 0.2", "round 0.2, clip 0.4", "hard gates", "G² − LSTM",
         "MB, small", "steps/s, small", "gates beyond 0.1 or 0.9", str(out / "report.html"),
+        str(out / "binary+small" / "export" / "model.html"),
         "g2lstm train my.txt --out runs/mine", "g2lstm compress runs/mine small", "g2lstm view runs/mine",
         "convert_",
     ):  # fmt: skip
         assert words in done.stdout, words
-    assert "run 3 of 3, g2: training" in done.stderr
+    assert "run 3 of 3, binary: training" in done.stderr
 
 
 def test_every_file_that_it_promises_is_there_and_whole(demo):
@@ -57,12 +58,15 @@ def test_every_file_that_it_promises_is_there_and_whole(demo):
     for method, name in RUNS.items():
         run = out / name
         assert load(run).recipe.model.method == method
-        assert json.loads((run / "gates" / "gates.json").read_text())["mode"] == "evaluation, soft gates"
+        mode = "hard" if method == "binary" else "soft"
+        assert json.loads((run / "gates" / "gates.json").read_text())["mode"] == f"evaluation, {mode} gates"
         assert f"{run.name}+small" in report
         small = load(out / f"{run.name}+small")
         assert small.run.compression is not None
         facts = json.loads((small.run.path / "compression.json").read_text())
         assert facts["file"]["after"] == small.run.model_file.stat().st_size
+    assert "perplexity on test against size: lstm+small, g2+small, binary+small" in report
+    assert "<script" in (out / "binary+small" / "export" / "model.html").read_text()
     assert not list(out.rglob("*.tmp"))
 
 
@@ -73,12 +77,14 @@ def test_the_table_says_what_was_measured(demo):
     for row, name in zip(facts["rows"], RUNS.values(), strict=True):
         values = {column: row["cells"][k]["values"] for column, k in place.items()}
         run = RunDirectory(out / name)
-        (plain,) = (score for score in run.results() if score.split == "test")
+        own = run.recipe.model.eval_gate
+        (plain,) = (score for score in run.results() if score.split == "test" and score.eval_gate == own)
         assert values["test perplexity"] == [plain.perplexity]
         small = json.loads((out / f"{name}+small" / "compression.json").read_text())
         assert facts["compressed"][name]["file"]["after"] == small["file"]["after"]
         assert small["score"]["before"] == pytest.approx(plain.perplexity)
-        rounded = json.loads((run.path / "measured" / "test-soft-gates_round0.2.json").read_text())["perplexity"]
+        mode = "hard" if name == "binary" else "soft"
+        rounded = json.loads((run.path / "measured" / f"test-{mode}-gates_round0.2.json").read_text())["perplexity"]
         assert values["round 0.2"] == pytest.approx([rounded - plain.perplexity])
         for words in (f"{plain.perplexity:.2f}", signed(small["score"]["after"] - small["score"]["before"])):
             assert words in done.stdout

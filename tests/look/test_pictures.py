@@ -11,7 +11,7 @@ from g2lstm.compression.spec import Spec
 from g2lstm.look import record_split
 from g2lstm.look.examine import examine, write_gallery
 from g2lstm.look.pictures.bits import Curve, Dot, draw_bits
-from g2lstm.look.pictures.curve import draw_curve
+from g2lstm.look.pictures.curve import Shrunk, draw_curve, draw_shrunk
 from g2lstm.look.pictures.histograms import draw_histograms, draw_layers, draw_sigmoid
 from g2lstm.look.pictures.sentence import MAX_WORDS, draw_attention, draw_timelines, draw_units, draw_words
 from g2lstm.look.pictures.style import heat_colours, save, svg_element
@@ -63,6 +63,19 @@ def test_the_curve_of_a_search():
     expected, measured, chosen = (line.get_xydata().tolist() for line in axes.lines)
     assert expected == [[4, 0.1], [1, 2]]
     assert measured == chosen == [[1, 3]]
+
+
+def test_models_are_drawn_before_and_after_compression():
+    models = [Shrunk("a$b", (8.0, 1.0), (100.0, 100.6)), Shrunk("c", (8.0, 0.5), (101.0, 103.0))]
+    figure = draw_shrunk(models, "perplexity")
+    (axes,) = figure.axes
+    lines = {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}
+    for model in models:
+        assert tuple(lines[model.label].get_xdata()) == model.megabytes
+        assert tuple(lines[model.label].get_ydata()) == model.scores
+    assert axes.get_xlim()[0] == 0
+    low, high = axes.get_ylim()
+    assert high - low > 20  # three percent do not fill the picture
 
 
 def test_layers_have_the_counts(layers):

@@ -129,6 +129,7 @@ def test_all_that_is_known_is_told(runs, measured, tmp_path):
         *(f"{what} at each token of the {side}" for side in ("text", "source", "target")
           for what in ("gates", "units")),
         "attention",
+        "perplexity on test against size",
     ]  # fmt: skip
     # It needs nothing else, and text stays text.
     assert all(address.startswith("#") for address in page.addresses)

@@ -273,15 +273,17 @@ def demo(overrides: Sequence[str] = ()) -> Study:
     columns, notes = _compressed(
         recipe, Column("test perplexity", "demo"), _without_figures("ptb compressed"), _PTB_HIDDEN
     )
-    columns = (*columns, Column("gates beyond 0.1 or 0.9", "demo", what="saturation"))
-    directories = {"sigmoid": "lstm", "sharpened": "sharpened", "gumbel": "g2"}
-    rows = {name: METHODS[name] for name in directories} | {OURS: replace(METHODS[OURS], against=(BASELINE,))}
+    columns = (*columns, _hard(columns[0]), Column("gates beyond 0.1 or 0.9", "demo", what="saturation"))
+    directories = {BASELINE: "lstm", OURS: "g2", "binary": "binary"}
+    rows = {name: METHODS[name] for name in directories}
+    rows |= {OURS: replace(METHODS[OURS], against=(BASELINE,)), "binary": replace(METHODS["binary"], against=())}
     runs = [
         replace(run, name=directories[run.row], seed=recipe.train.seed)
         for run in plan_runs("demo", columns, seeds=1, rows=rows, overrides=overrides)
     ]
     notes = (
         *notes,
+        _HARD_NOTE,
         "p: how often the choice of test sentences alone would make G² and the LSTM differ this much. It says nothing "
         "about other seeds: the demo shows how things work, and `g2lstm study` compares the methods.",
     )
