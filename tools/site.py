@@ -1,13 +1,37 @@
-"""A hook for mkdocs: puts what `--help` says of every command into docs/commands.md, and all keys into recipes.md."""
+"""A hook for mkdocs: what `--help` says, the keys of recipes, a page for each shipped model, and colours of code."""
 
 import html
 import re
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from pygments.formatters import HtmlFormatter
+
+from g2lstm.export.html.page import export_html
 from g2lstm.recipes.explain import table_of_keys
 from g2lstm.tasks.recipes import TASKS
+
+MODELS = Path(__file__).parent.parent / "models"
+EXAMPLES = {  # of the shipped models that need some
+    "tatoeba-de-en": ["Ich habe keine Zeit.", "Wo ist der nächste Bahnhof?", "Sie liest gern am Abend ein Buch."],
+}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the shipped models as live pages, try/NAME.html, and the colours of code, in light and dark."""
+    styles = {"": "default", '[data-bs-theme="dark"] ': "github-dark"}
+    colours = "\n".join(HtmlFormatter(style=name).get_style_defs(f"{where}.codehilite") for where, name in styles.items())
+    files.append(File.generated(config, "code.css", content=re.sub(r"^.*\{ background: .*$", "", colours, flags=re.M)))
+    with tempfile.TemporaryDirectory() as folder:
+        for model in sorted(path for path in MODELS.iterdir() if path.is_dir()):
+            page = export_html(model, Path(folder) / f"{model.name}.html", examples=EXAMPLES.get(model.name, ()))
+            files.append(File.generated(config, f"try/{model.name}.html", content=page.file.read_bytes()))
+    return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
