@@ -15,7 +15,8 @@ def plain_sentences(line: str) -> list[str]:
     if line.startswith(" ="):
         return []
     sentences = re.split(r"(?<= [.?!]) (?=[A-Z\"])", line.strip())
-    whole = [one for one in sentences if "<unk>" not in one and one.endswith((" .", " ?", " !")) and one.count('"') != 1]
+    ended = [one for one in sentences if one.endswith((" .", " ?", " !")) and one.count('"') != 1]
+    whole = [one for one in ended if "<unk>" not in one]
     return [detokenize(re.sub(r" @([,.])@ ", r"\1", one), "en") for one in whole if len(one.split()) > 3]
 
 

@@ -25,8 +25,9 @@ EXAMPLES = {  # of the shipped models that need some
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the shipped models as live pages, try/NAME.html, and the colours of code, in light and dark."""
     styles = {"": "default", '[data-bs-theme="dark"] ': "github-dark"}
-    colours = "\n".join(HtmlFormatter(style=name).get_style_defs(f"{where}.codehilite") for where, name in styles.items())
-    files.append(File.generated(config, "code.css", content=re.sub(r"^.*\{ background: .*$", "", colours, flags=re.M)))
+    rules = [HtmlFormatter(style=name).get_style_defs(f"{where}.codehilite") for where, name in styles.items()]
+    colours = re.sub(r"^.*\{ background: .*$", "", "\n".join(rules), flags=re.MULTILINE)
+    files.append(File.generated(config, "code.css", content=colours))
     with tempfile.TemporaryDirectory() as folder:
         for model in sorted(path for path in MODELS.iterdir() if path.is_dir()):
             page = export_html(model, Path(folder) / f"{model.name}.html", examples=EXAMPLES.get(model.name, ()))
