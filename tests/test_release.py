@@ -136,7 +136,7 @@ def test_the_wheel_works(built, installed):
     if built.has_compiler:
         assert native.startswith("compiled for")
     else:
-        assert native.startswith("torch operations, slower (not compiled: no C++ compiler")
+        assert native.startswith("torch operations, which take 1.5 to 2.5 times as long (not compiled: no C++ compiler")
     run("g2lstm", "train", "embedded", *TOY, "--out", "toy")
     run("g2lstm", "compress", "toy", "small", "--no-score")
     plain, small = (json.loads(run("g2lstm", "eval", name, "--json"))["perplexity"] for name in ("toy", "toy+small"))
@@ -151,7 +151,9 @@ def test_kernels_that_are_gone_are_done_without(installed):
     for kernel in package.rglob("*.so"):
         kernel.unlink()
     native = json.loads(run("g2lstm", "info", "--json"))["backends"]["native"]
-    assert native.startswith("torch operations, slower (not compiled: no C++ compiler when g2lstm was installed")
+    assert native.startswith(
+        "torch operations, which take 1.5 to 2.5 times as long (not compiled: no C++ compiler when g2lstm was installed"
+    )
     code = "import torch, g2lstm; x = torch.randn(3, 2, 4); g2lstm.G2LSTM(4, 4)(x)[0].sum().backward(); print('done')"
     assert run("python", "-c", code) == "done\n"
 

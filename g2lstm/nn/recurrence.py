@@ -32,6 +32,7 @@ def lstm_forward(
         tensors = {"gates": gates, "noise": noise, "w_h": w_h, "w_r": w_r, "h": h0, "c": c0, "out": out, "cells": cells}
         _call("g2lstm_forward", tensors, rows, offset, rule)
         return out, cells
+    kernel.warn_that_it_is_slow()
     w_h_columns = w_h.t().contiguous()  # three times faster at small batches than the transposed view
     h, c = h0.clone(), c0.clone()
     for n, at in zip(rows.tolist(), offset.tolist(), strict=True):
@@ -105,6 +106,7 @@ def gru_forward(
         tensors = {"gates": gates, "noise": noise, "w_h": w_h, "b_n": b_n, "h": h0, "out": out, "inner": inner}
         _call("g2lstm_gru_forward", tensors, rows, offset, rule)
         return out, inner
+    kernel.warn_that_it_is_slow()
     w_h_columns, h = w_h.t().contiguous(), h0.clone()
     for n, at in zip(rows.tolist(), offset.tolist(), strict=True):
         here = slice(at, at + n)

@@ -116,6 +116,16 @@ def test_every_build_of_the_kernel_agrees(build, monkeypatch):
         kernel.find.cache_clear()
 
 
+def test_without_the_kernel_training_says_once_that_it_is_slow(use):
+    kernel.warn_that_it_is_slow.cache_clear()
+    case = Case("one layer", {})
+    layer = make_layer(case, backend=use("fallback"))
+    with pytest.warns(UserWarning, match="1.5 to 2.5 times as long as with torch.nn.LSTM: taken away") as told:
+        for _ in range(2):
+            values_and_gradients(layer, case, noise=make_noise(case))
+    assert len(told) == 1
+
+
 def test_a_processor_that_lacks_instructions_gets_the_next_build(monkeypatch):
     asked = []
     monkeypatch.setattr(kernel, "_bind", lambda library: asked.append(library._name) or len(asked) > 1)
