@@ -10,7 +10,7 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
-from pygments.formatters import HtmlFormatter
+from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
 
 from g2lstm.export.html.page import export_html
 from g2lstm.recipes.explain import table_of_keys

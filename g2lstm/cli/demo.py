@@ -1,4 +1,4 @@
-"""`g2lstm demo`: trains, scores, compresses and compares three methods on embedded data, and makes a page to try one."""
+"""`g2lstm demo`: trains, scores, compresses and compares three methods on embedded data; makes a page to try one."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -92,8 +92,8 @@ def _look(runs: Sequence[Path], small: Sequence[Path], report: Path, page: Path)
 
     The page runs the last of the compressed models.
     """
-    from g2lstm.export.html.page import export_html
     from g2lstm.compression.spec import Spec
+    from g2lstm.export.html.page import export_html
     from g2lstm.look.examine import examine
     from g2lstm.look.report import write_report
     from g2lstm.runs.compressed import compress_run, write_json
