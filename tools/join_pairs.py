@@ -1,4 +1,4 @@
-"""Joins the training pairs of several folders, without those with many words; other splits are those of the first folder.
+"""Joins the training pairs of several folders, without long ones; the other splits are those of the first folder.
 
 Use: python tools/join_pairs.py WORDS OUT FIRST [MORE ...], with train.de and train.en in every folder.
 """
