@@ -26,6 +26,7 @@ PEERS: dict[str, peers.Peer] = {
     "torch dynamic int8": peers.torch_int8,
     "ONNX Runtime float32": peers.onnx_runtime,
     "ONNX Runtime dynamic int8": partial(peers.onnx_runtime, quantised=True),
+    "OpenVINO float32": peers.openvino,
 }
 OURS = {
     "ours, float32": None,

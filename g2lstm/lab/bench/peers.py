@@ -99,6 +99,36 @@ def onnx_runtime(lstm: nn.LSTM, inputs: Vectors, *, quantised: bool = False) -> 
     return repeated(step)
 
 
+def openvino(lstm: nn.LSTM, inputs: Vectors) -> Runner:
+    """OpenVINO with the same graph in float32; it has no LSTM with weights of eight bits."""
+    with needs("export", "ONNX"):
+        import onnx  # noqa: F401
+    try:
+        import openvino as ov  # type: ignore[import-not-found]
+    except ImportError:
+        raise G2Error("openvino is not installed; `pip install openvino` to compare with it") from None
+    settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "f32"}
+    core = ov.Core()
+    request = core.compile_model(core.read_model(stack_graph(lstm).SerializeToString()), "CPU", settings)
+    request = request.create_infer_request()
+    steps = inputs[:, None, None]  # (N, 1, 1, I)
+    names = [name for k in range(lstm.num_layers) for name in (f"h{k}", f"c{k}")]
+    # As above: each step writes its states where the next one reads them.
+    shape = (1, 1, lstm.hidden_size)
+    states = [{name: ov.Tensor(np.zeros(shape, np.float32)) for name in names} for _ in range(2)]
+
+    def step(count: int) -> Vectors:
+        request.set_tensor("x", ov.Tensor(steps[count % len(steps)]))
+        for name in names:
+            request.set_tensor(name, states[count % 2][name])
+            request.set_tensor(f"{name}_out", states[1 - count % 2][name])
+        request.infer()
+        out: Vectors = request.get_tensor("y").data
+        return out.reshape(-1)
+
+    return repeated(step)
+
+
 def stack_graph(lstm: nn.LSTM) -> Any:
     """A stack as an ONNX model, from x (1, 1, I), h0, c0, h1 ... (1, 1, H) to y (1, 1, 1, H), h0_out, c0_out ..."""
     from onnx import TensorProto, checker, helper, numpy_helper

@@ -30,6 +30,8 @@ def expected(lstm, inputs, steps):
 
 @pytest.mark.parametrize("name", list(PEERS))
 def test_peers_compute_the_stack(name):
+    if "OpenVINO" in name:
+        pytest.importorskip("openvino")
     lstm, inputs = make_stack(TINY)
     inputs = inputs[:5]
     run = PEERS[name](lstm, inputs)
@@ -86,10 +88,13 @@ def test_the_table(monkeypatch):
     assert [row["stack"] for row in rows[:: len(CANDIDATES)]] == ["6→32×2", "3→4×1"]
     assert [(done, total) for what, done, total in shown if what == "rounds"] == [(0, 2), (1, 2), (2, 2)] * 2
     for k in (0, len(CANDIDATES)):
-        medians = [row["microseconds"] for row in rows[k : k + len(PEERS)]]
-        assert rows[k + medians.index(min(medians))]["ratio"] == 1
+        fastest = min(
+            (row for row in rows[k : k + len(PEERS)] if not row["missing"]), key=lambda row: row["microseconds"]
+        )
+        assert fastest["ratio"] == 1
     present = [row for row in rows if not row["missing"]]
-    assert {row["name"] for row in rows} - {row["name"] for row in present} <= set(IN_C)  # where there is no compiler
+    may_miss = {*IN_C, "OpenVINO float32"}  # where there is no compiler, or nobody wants to compare
+    assert {row["name"] for row in rows} - {row["name"] for row in present} <= may_miss
     assert all(row["microseconds"] > 0 and row["ratio"] > 0 for row in present)
     sizes = [row["stored_bytes"] for row in rows[: len(CANDIDATES)]]
     assert [size is None for size in sizes][: -len(IN_C)] == [True] * len(PEERS) + [False] * len(OURS)
@@ -97,7 +102,8 @@ def test_the_table(monkeypatch):
 
 
 def test_what_is_not_there_says_so(monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    for name in ("onnxruntime", "openvino"):
+        monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delattr(torch.ao.quantization, "quantize_dynamic")
     monkeypatch.setattr(infer, "STACKS", (TINY,))
     monkeypatch.setattr("shutil.which", lambda name: None)
@@ -111,6 +117,9 @@ def test_what_is_not_there_says_so(monkeypatch):
     assert all(row["microseconds"] is None for row in rows if row["missing"])
     assert "no longer has dynamic quantisation" in missing["torch dynamic int8"]
     assert "pip install 'g2lstm[export]'" in missing["ONNX Runtime dynamic int8"]
+    assert missing["OpenVINO float32"] == (
+        "not available: openvino is not installed; `pip install openvino` to compare with it"
+    )
     shown = command("bench", "infer", "--rounds", "1").stdout
     assert "ONNX Runtime float32: not available: ONNX Runtime needs the packages of the extra 'export'" in shown
     assert "ours, small" in shown
