@@ -23,7 +23,7 @@ def test_the_card_says_what_was_measured(name):
     (score,) = (
         one for one in json.loads((ROOT / name / "result.json").read_text())["scores"] if one["split"] == "test"
     )
-    assert f"`{score['signature']}`" in card
+    assert f"`{score['signature']}`" in card.replace("\\|", "|")  # as a table writes it
     value = f"{score['bleu']:.2f} BLEU" if "bleu" in score else f"perplexity {score['perplexity']:.2f}"
     assert value in card
     file = json.loads((ROOT / name / "compression.json").read_text())["file"]
@@ -39,10 +39,7 @@ def test_recipes_name_no_folder_of_a_machine(name):
 
 def test_they_answer():
     translator = load(ROOT / NAMES[0])
-    assert translator.translate(["Ich habe keine Zeit.", "Das ist nicht mein Auto."]) == [
-        "I have no time.",
-        "This isn't my car.",
-    ]
+    assert translator.translate("Ich habe keine Zeit.") == "I have no time."
     text = load(ROOT / NAMES[1]).generate("The city", tokens=20, seed=1)
     assert text.startswith("The city")
     assert len(text) > 30
