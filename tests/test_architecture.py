@@ -18,7 +18,11 @@ PACKAGE = ROOT / "g2lstm"
 FILES = sorted(PACKAGE.rglob("*.py"))
 CORE = ["errors", "version", "files", "nn", "compression"]
 # Libraries of our guests: whoever calls their callback has them.
-GUESTS = {"training/lightning.py": "lightning", "training/huggingface.py": "transformers"}
+GUESTS = {
+    "training/lightning.py": "lightning",
+    "training/huggingface.py": "transformers",
+    "lab/bench/peers.py": "openvino",
+}
 
 
 def test_imports_go_one_way():
