@@ -1,11 +1,10 @@
-"""The paper's translation models: a training step against decoders that loop; given a RUN, how fast it translates.
+"""The paper's translation models: a training step against decoders that loop; given RUNs, how fast they translate.
 
-python benchmarks/translation.py [RUN] [--rounds N] [--data-dir DIR] [--json]
+python benchmarks/translation.py [RUN...] [--source FILE] [--rounds N] [--data-dir DIR] [--json]
 """
 
 import argparse
-import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -130,45 +129,48 @@ def _lengths() -> Tensor:
     return lengths
 
 
-def measure_search(run: Path, rounds: int, data_dir: Path | None) -> Report:
-    """How many sentences of the test set a trained model translates per second."""
-    trained = load_as(MT, run)
-    encoded = trained.source.encode_lines(trained.split("test", data_dir)[0])
-    searches = {
-        f"beam {BEAM}": (encoded, BEAM, 64),
-        "greedy": (encoded, 1, 64),
-        f"beam {BEAM}, one sentence at a time": (encoded[:SINGLY], BEAM, 1),
-    }
-    search = partial(translate, trained.model, source_eos=trained.source.eos_id, target_eos=trained.target.eos_id)
-    jobs = {
-        name: partial(search, sentences, beam=beam, batch_size=batch_size)
-        for name, (sentences, beam, batch_size) in searches.items()
-    }
+def measure_search(runs: Sequence[Path], rounds: int, source: Path | None, data_dir: Path | None) -> Report:
+    """How many sentences trained models translate per second, in the session on packed weights and in torch."""
+    jobs: dict[tuple[str, str, str], Callable[[], object]] = {}
+    counts = {}
+    for run in runs:
+        trained = load_as(MT, run)
+        lines = (
+            trained.split("test", data_dir)[0] if source is None else source.read_text(encoding="utf-8").splitlines()
+        )
+        encoded = trained.source.encode_lines(lines)
+        search = partial(translate, trained.model, source_eos=trained.source.eos_id, target_eos=trained.target.eos_id)
+        for how, sentences, beam, size in (
+            (f"beam {BEAM}", encoded, BEAM, 64),
+            ("greedy", encoded, 1, 64),
+            (f"beam {BEAM}, one at a time", encoded[:SINGLY], BEAM, 1),
+        ):
+            for path, packed in (("session", True), ("torch", False)):
+                counts[run.name, how, path] = len(sentences)
+                jobs[run.name, how, path] = partial(search, sentences, beam=beam, batch_size=size, packed=packed)
     rows = []
-    for name, times in interleaved(jobs, rounds).items():
-        count, seconds = len(searches[name][0]), statistics.median(times)
-        rows.append({"name": name, "sentences": count, "seconds": seconds, "sentences_per_second": count / seconds})
-    fields = (
-        Field("name", "search"),
-        Field("sentences", "sentences", ","),
-        Field("seconds", "seconds", ".2f"),
-        Field("sentences_per_second", "sentences/s", ".0f"),
-    )
-    return Report(f"{run}, {torch.get_num_threads()} threads, median of at least {rounds} rounds", fields, rows)
+    for key, times in interleaved(jobs, rounds).items():
+        rate = counts[key] / min(times)
+        rows.append(dict(zip(("run", "search", "path"), key, strict=True)) | {"sentences_per_second": rate})
+    fields = (*map(Field, ("run", "search", "path"), ("run", "search", "computed by")),)
+    title = f"{torch.get_num_threads()} threads, best of at least {rounds} interleaved rounds"
+    return Report(title, (*fields, Field("sentences_per_second", "sentences/s", ".0f")), rows)
 
 
 def main() -> None:
     """Measures, and prints a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", nargs="?", type=Path, help="a run, to translate its test set")
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="runs, to translate their test set")
+    parser.add_argument("--source", type=Path, metavar="FILE", help="translate these lines instead")
     parser.add_argument("--rounds", type=int, default=5, help="the minimum number of interleaved rounds")
     parser.add_argument("--data-dir", type=Path, help="the folder that holds the named data sets")
     parser.add_argument("--json", action="store_true", help="for scripts")
     given = parser.parse_args()
-    steps = (
-        measure_steps(given.rounds) if given.run is None else measure_search(given.run, given.rounds, given.data_dir)
-    )
-    print_reports(given.json, steps)
+    if given.runs:
+        report = measure_search(given.runs, given.rounds, given.source, given.data_dir)
+    else:
+        report = measure_steps(given.rounds)
+    print_reports(given.json, report)
 
 
 if __name__ == "__main__":

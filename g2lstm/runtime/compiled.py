@@ -86,6 +86,8 @@ class CompiledTranslation:
         """
         check_search(eos, beam, length_penalty, n_best, forbidden)
         words = len(self._target)
+        if not 0 <= eos < words:
+            raise G2Error(f"target_eos must be a token id from 0 to {words - 1}, got {eos}")
         not_words = np.array([eos, *(token for token in forbidden if 0 <= token < words)], np.int64)
         lengths = np.array([len(source) for source in sources], np.int64)
         x = np.ascontiguousarray(self._rows(sources), np.float32)

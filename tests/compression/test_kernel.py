@@ -17,6 +17,7 @@ from g2lstm.nn import kernel as nn_kernel
 from g2lstm.nn.kernel import Found
 from tests.compression.stacks import FACTORS, FORMS, assert_within_bounds, layer, matrix, mixed, random_state, softmax
 from tests.grids import pairwise
+from tests.nn.builds import only
 
 LOW_RANK = [f"low rank {left} {right}" for left, right in FACTORS]
 
@@ -24,13 +25,8 @@ LOW_RANK = [f"low rank {left} {right}" for left, right in FACTORS]
 @pytest.fixture(scope="module", params=nn_kernel.BUILDS, autouse=True)
 def build(request):
     """Every test with every build: those for lesser processors run on a better one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nn_kernel, "BUILDS", {request.param: nn_kernel.BUILDS[request.param]})
-        kernel.find.cache_clear()
-        if kernel.find().library is None:
-            pytest.skip(f"this processor cannot run the build for {request.param}")
+    with only(request.param):
         yield request.param
-    kernel.find.cache_clear()
 
 
 def check(layers, steps=3, seed=0, hard="", threads=1, softmax=None):

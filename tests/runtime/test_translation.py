@@ -1,6 +1,7 @@
 """A translation model without torch: the translations and the numbers that torch gives."""
 
 import random
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -15,6 +16,7 @@ from g2lstm.runtime import load
 from g2lstm.tasks.mt.recipe import MtModel, MtRecipe
 from tests.runs.test_compressed import compressed_run
 from tests.runs.toys import translation_run
+from tests.tasks.mt.margins import best_and_margin, rounding
 
 BPE = ("data.tokenizer=bpe", "data.vocabulary=290", "data.is_tokenized=false", "data.lowercase=true")
 KINDS = [
@@ -45,7 +47,7 @@ def bolder_(run):
 def run(request, tmp_path):
     """Runs of all kinds."""
     overrides, spec = request.param
-    torch.manual_seed(2)
+    torch.manual_seed(1)
     made = bolder_(translation_run(tmp_path, *overrides))
     return made if spec is None else compressed_run(made, spec)[0]
 
@@ -56,26 +58,35 @@ def plain(tmp_path):
 
 
 def test_translations_are_those_of_torch(run):
-    model, trained = load(run), g2lstm.load(run)
+    """Of torch in float64, unless its search was a tie up to the kernel's rounding; exactly those of its session."""
+    model, trained, exact = load(run), g2lstm.load(run), g2lstm.load(run)
+    exact.model.double()
     words = ["ein", "haus", "baum", "hund", "und", "Katze"]
     lines = [*LINES, *(" ".join(random.Random(seed).choices(words, k=seed)) for seed in range(1, 12))]
     assert model.search_facts == trained.search_facts
-    texts = set()
+    facts, texts, ties = {"beam": trained.search_facts.beam}, set(), 0
     for options in ({}, {"beam": 1}, {"beam": 6, "n_best": 4, "length_penalty": 2.0}, {"max_length": 3}):
         ours = model.search(lines, with_attention=True, **options)
-        theirs = trained.search(lines, with_attention=True, **options)
-        for one, other in zip(chain(*ours), chain(*theirs), strict=True):
-            assert one._replace(score=0, log_probability=0, attention=None) == other._replace(
-                score=0, log_probability=0, attention=None
-            )
-            # The kernel rounds vectors to 16 bits, so every token may be off by a little.
-            rounding = 1e-4 + 1e-5 * len(one.target)
-            assert one.log_probability == pytest.approx(other.log_probability, abs=rounding)
-            assert one.score == pytest.approx(other.score, abs=1e-4)
-            texts.add(one.text)
-            if one.attention is not None:
-                np.testing.assert_allclose(one.attention, other.attention, atol=1e-5)
+        for one, other in zip(chain(*ours), chain(*trained.search(lines, **options)), strict=True):
+            assert one._replace(attention=None, alignment=None) == other
+        for line, found in zip(lines, ours, strict=True):
+            search = partial(exact.search, [line], with_attention=True)
+            expected, margin = best_and_margin(search, **facts | options)
+            texts |= {one.text for one in expected}
+            off = rounding([one.target for one in expected])
+            if [one.target_ids for one in found] != [one.target_ids for one in expected]:
+                assert margin < off
+                ties += 1
+                continue
+            for one, other in zip(found, expected, strict=True):
+                parts = {"score": 0, "log_probability": 0, "attention": None}
+                assert one._replace(**parts) == other._replace(**parts)
+                assert one.log_probability == pytest.approx(other.log_probability, abs=off)
+                assert one.score == pytest.approx(other.score, abs=off)
+                if one.attention is not None:
+                    np.testing.assert_allclose(one.attention, other.attention, atol=1e-4)
     assert len(texts) > 15
+    assert ties <= 2
     assert model.translate("ein haus\nhund\n", as_text=True) == trained.translate("ein haus\nhund\n", as_text=True)
 
 
