@@ -18,7 +18,7 @@ from g2lstm.nn.record import lstms
 from g2lstm.runtime.plain import TranslationParts
 from g2lstm.runtime.session import TranslationSession
 
-_OPENED: WeakKeyDictionary[nn.Module, tuple[Any, TranslationSession]] = WeakKeyDictionary()
+_OPENED: WeakKeyDictionary[nn.Module, tuple[Any, list[Tensor], TranslationSession]] = WeakKeyDictionary()
 
 
 def open_session(model: Translating, threads: int | None = None) -> TranslationSession:
@@ -48,12 +48,13 @@ def session_for(model: nn.Module) -> TranslationSession | None:
         return None
     if not are_plain(model, [*parts.encoder, *parts.decoder], parts.bias):
         return None
-    tensors = chain(model.parameters(), model.buffers())
-    versions = [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in tensors]
-    key = (versions, [layer.gate_rule() for layer in lstms(model)], torch.get_num_threads())
-    if model not in _OPENED or _OPENED[model][0] != key:
-        _OPENED[model] = key, open_session(model)
-    return _OPENED[model][1]
+    tensors = [one.detach() for one in chain(model.parameters(), model.buffers())]
+    key = ([layer.gate_rule() for layer in lstms(model)], torch.get_num_threads(), len(tensors))
+    known = _OPENED.get(model)
+    # By their values: not everything that changes weights, such as an average that is swapped in, counts up a version.
+    if known is None or known[0] != key or not all(map(torch.equal, known[1], tensors)):
+        known = _OPENED[model] = key, [one.clone() for one in tensors], open_session(model)
+    return known[2]
 
 
 def _bias(linear: nn.Module) -> NDArray[np.float32]:

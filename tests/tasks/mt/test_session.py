@@ -144,7 +144,10 @@ def test_a_session_follows_the_weights_of_its_model():
     assert session_for(model) is first
     with torch.no_grad():
         model.softmax_bias[9] += 20.0
-    assert session_for(model) is not first
+    second = session_for(model)
+    assert second is not first
+    model.softmax_bias.data[9] += 1.0  # which counts up no version
+    assert session_for(model) is not second
     assert 9 in translate(model, [[3, 4]], **ENDS)[0][0].tokens
 
 
