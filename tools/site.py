@@ -18,7 +18,7 @@ from g2lstm.tasks.recipes import TASKS
 
 MODELS = Path(__file__).parent.parent / "models"
 EXAMPLES = {  # of the shipped models that need some
-    "tatoeba-de-en": ["Ich habe keine Zeit.", "Wo ist der nächste Bahnhof?", "Sie liest gern am Abend ein Buch."],
+    "de-en": ["Warum bist du so müde?", "Kann ich hier bezahlen?", "Wir müssen die Umwelt schützen."],
 }
 
 
