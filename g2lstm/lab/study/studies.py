@@ -101,7 +101,7 @@ def _compressed(
     return tuple(columns), tuple(notes)
 
 
-_HARD_NOTE = "A binary model has hard gates in every column; the others have soft ones unless the column says hard."
+_HARD_NOTE = "The binary model's gates are hard in every measurement; the others' are soft unless it says hard."
 
 
 def _hard(original: Column) -> Column:
