@@ -36,7 +36,10 @@ def test_recording_gates(tmp_path, monkeypatch):
 def test_translating(tmp_path, monkeypatch):
     monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
     rows = answer("translation.py", translation_run(tmp_path), "--rounds", 1)["rows"]
-    assert [row["name"] for row in rows] == ["beam 5", "greedy", "beam 5, one sentence at a time"]
+    searches = ("beam 5", "greedy", "beam 5, one at a time")
+    assert [(row["search"], row["path"]) for row in rows] == [
+        (search, path) for search in searches for path in ("session", "torch")
+    ]
     assert all(row["sentences_per_second"] > 0 for row in rows)
 
 
