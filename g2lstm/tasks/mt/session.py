@@ -51,7 +51,7 @@ def session_for(model: nn.Module) -> TranslationSession | None:
     tensors = [one.detach() for one in chain(model.parameters(), model.buffers())]
     key = ([layer.gate_rule() for layer in lstms(model)], torch.get_num_threads(), len(tensors))
     known = _OPENED.get(model)
-    # By their values: not everything that changes weights, such as an average that is swapped in, counts up a version.
+    # By their values: addresses and versions of tensors missed changes that training makes.
     if known is None or known[0] != key or not all(map(torch.equal, known[1], tensors)):
         known = _OPENED[model] = key, [one.clone() for one in tensors], open_session(model)
     return known[2]
