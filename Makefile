@@ -11,10 +11,13 @@ PINNED := --deselect tests/test_release.py::test_constraints_pin_all_that_is_ins
 .PHONY: demo test slow lowest newest check format bench docs dist manylinux count audit clean
 .DEFAULT_GOAL := demo
 
-# The package is installed editable, its CPU kernel compiled in place.
-$(READY): pyproject.toml constraints.txt setup.py $(wildcard g2lstm/*/csrc/*)
+# First what hashes.txt lists, each file checked against its hash; then the rest of constraints.txt (docs/release.md says
+# what that is) and the package itself, editable, its CPU kernel compiled in place.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+$(READY): pyproject.toml constraints.txt hashes.txt setup.py $(wildcard g2lstm/*/csrc/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(PIP) --no-deps --require-hashes --requirement hashes.txt
+	$(PIP) --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	touch $(READY)
 
 demo: $(READY)          ## train, score and compress three small models
@@ -26,15 +29,16 @@ test: $(READY)          ## the default tests: no network, a few minutes
 slow: $(READY)          ## the tests that take long or need data sets
 	$(BIN)/python -m pytest -m slow
 
+# TORCH=2.13.0 takes that torch, where an index has others only with CUDA.
 lowest:                 ## the default tests with the lowest versions that pyproject.toml allows, in .venv/lowest
-	mkdir -p $(VENV) && $(PYTHON) tools/lowest.py > $(VENV)/lowest.txt
+	mkdir -p $(VENV) && $(PYTHON) tools/lowest.py $(TORCH) > $(VENV)/lowest.txt
 	$(PYTHON) -m venv $(VENV)/lowest
 	$(VENV)/lowest/bin/pip install --quiet --constraint $(VENV)/lowest.txt --editable '.[dev]' httpx  # for old starlettes' tests
 	$(VENV)/lowest/bin/python -m pytest -n auto $(PINNED)
 
 newest:                 ## the default tests with the newest versions of everything, in .venv/newest
 	$(PYTHON) -m venv $(VENV)/newest
-	$(VENV)/newest/bin/pip install --quiet --upgrade --upgrade-strategy eager --editable '.[dev]'
+	$(VENV)/newest/bin/pip install --quiet --upgrade --upgrade-strategy eager --editable '.[dev]' $(if $(TORCH),torch==$(TORCH))
 	$(VENV)/newest/bin/python -m pytest -n auto $(PINNED)
 
 check: $(READY)         ## format, lint, types, direction of imports
