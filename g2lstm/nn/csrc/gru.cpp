@@ -22,44 +22,42 @@ void forward(const Layer& l, Real* gates, const Real* noise, const Real* w_h, co
   for (int64_t r = 0; r < l.batch; ++r) h_first[r] = h0 + r * H;
   std::vector<std::vector<const Real*>> h_rows(thread_limit, h_first);  // no exception may leave a parallel region
 
-  in_parallel(thread_limit, [&](int thread, int threads) {
-    recurrent.pack_gates(w_h, H, share(recurrent.count, thread, threads));
-    barrier();
-
-    const Part part = l.part(thread, threads, recurrent.bytes());
-    const int64_t begin = part.sequences.begin;
-    std::vector<const Real*>& h_before = h_rows[thread];
-    for (int64_t s = 0; s < l.steps; ++s) {
-      const int64_t n = std::min(l.rows[s], part.sequences.end) - begin, at = l.offset[s] + begin;
-      if (n <= 0) continue;  // so do all threads that share the columns, since they have the same sequences
-      multiply(&h_before[begin], n, recurrent, part, [&](int64_t first, int count, int64_t p, auto& sum) {
-        const int64_t unit = p * lanes;
-        const int used = int(std::min<int64_t>(lanes, H - unit));
-        const V bias = b_n ? load(b_n + unit, used) : V{};
-        for (int k = 0; k < count; ++k) {
-          const int64_t row = at + first + k;
-          Real* gate = gates + row * kGruGates * H + unit;
-          V r = sum[k][0] + load(gate, used), z = sum[k][1] + load(gate + H, used);
-          if (noise) {
-            const Real* from = noise + row * 2 * H + unit;
-            r += load(from, used);
-            z += load(from + H, used);
+  in_crew(thread_limit, l.steps, [&](Member& member) {
+    recurrent.pack_gates(w_h, H, member);
+    std::vector<const Real*>& h_before = h_rows[member.thread];
+    l.divide(member, recurrent.bytes(), [&](Range sequences, auto& threads) {
+      const int64_t begin = sequences.begin;
+      for (int64_t s = 0; s < l.steps; ++s) {
+        const int64_t n = std::min(l.rows[s], sequences.end) - begin, at = l.offset[s] + begin;
+        if (n <= 0) continue;  // for all threads that share these sequences
+        multiply(&h_before[begin], n, recurrent, threads, [&](int64_t first, int count, int64_t p, auto& sum) {
+          const int64_t unit = p * lanes;
+          const int used = int(std::min<int64_t>(lanes, H - unit));
+          const V bias = b_n ? load(b_n + unit, used) : V{};
+          for (int k = 0; k < count; ++k) {
+            const int64_t row = at + first + k;
+            Real* gate = gates + row * kGruGates * H + unit;
+            V r = sum[k][0] + load(gate, used), z = sum[k][1] + load(gate + H, used);
+            if (noise) {
+              const Real* from = noise + row * 2 * H + unit;
+              r += load(from, used);
+              z += load(from + H, used);
+            }
+            r = sampled.open(r);
+            z = sampled.open(z);
+            const V a = sum[k][2] + bias;
+            const V candidate = tanh<Real>(load(gate + 2 * H, used) + sampled.value(r) * a);
+            const V h = load(h_before[begin + first + k] + unit, used);
+            store(gate, r, used);
+            store(gate + H, z, used);
+            store(gate + 2 * H, candidate, used);
+            store(inner + row * H + unit, a, used);
+            store(out + row * H + unit, candidate + sampled.value(z) * (h - candidate), used);
           }
-          r = sampled.open(r);
-          z = sampled.open(z);
-          const V a = sum[k][2] + bias;
-          const V candidate = tanh<Real>(load(gate + 2 * H, used) + sampled.value(r) * a);
-          const V h = load(h_before[begin + first + k] + unit, used);
-          store(gate, r, used);
-          store(gate + H, z, used);
-          store(gate + 2 * H, candidate, used);
-          store(inner + row * H + unit, a, used);
-          store(out + row * H + unit, candidate + sampled.value(z) * (h - candidate), used);
-        }
-      });
-      part.meet();
-      for (int64_t r = 0; r < n; ++r) h_before[begin + r] = out + (at + r) * H;
-    }
+        });
+        for (int64_t r = 0; r < n; ++r) h_before[begin + r] = out + (at + r) * H;
+      }
+    });
   });
 }
 
@@ -76,43 +74,41 @@ void backward(const Layer& l, const Real* gates, const Real* inner, const Real* 
   const int thread_limit = useful_threads(wanted_threads, l.batch * kGruGates * H * H);
   std::vector<std::vector<const Real*>> thread_rows(thread_limit, std::vector<const Real*>(l.batch));
 
-  in_parallel(thread_limit, [&](int thread, int threads) {
-    recurrent.pack_columns(w_h, H, H, 1, share(recurrent.count, thread, threads));
-    barrier();
-
-    const Part part = l.part(thread, threads, recurrent.bytes());
-    const Range mine = part.of(ceil_div(H, lanes));
-    const int64_t begin = part.sequences.begin;
-    std::vector<const Real*>& rows = thread_rows[thread];
-    for (int64_t s = l.steps - 1; s >= 0; --s) {
-      const int64_t n = std::min(l.rows[s], part.sequences.end) - begin, at = l.offset[s] + begin;
-      if (n <= 0) continue;
-      const int64_t n_before = s ? l.rows[s - 1] - begin : 0, at_before = s ? l.offset[s - 1] + begin : 0;
-      Real* const d_h_here = d_h + begin * H;
-      for (int64_t r = 0; r < n; ++r) {
-        const int64_t row = at + r;
-        const Real* h_before = r < n_before ? out + (at_before + r) * H : h0 + (begin + r) * H;
-        for (int64_t v = mine.begin; v < mine.end; ++v) {
-          const int64_t unit = v * lanes;
-          const int used = int(std::min<int64_t>(lanes, H - unit));
-          const Real* gate = gates + row * kGruGates * H + unit;
-          const V r_kept = load(gate, used), z_kept = load(gate + H, used), candidate = load(gate + 2 * H, used);
-          const V z = sampled.value(z_kept);
-          const V dh = load(d_h_here + r * H + unit, used) + load(d_out + row * H + unit, used);
-          const V dn = dh * (Real(1) - z) * (Real(1) - candidate * candidate);
-          Real* to = d_gates + row * kGates * H + unit;
-          store(to, sampled.through(dn * load(inner + row * H + unit, used), r_kept), used);
-          store(to + H, sampled.through(dh * (load(h_before + unit, used) - candidate), z_kept), used);
-          store(to + 2 * H, dn * sampled.value(r_kept), used);
-          store(to + 3 * H, dn, used);
-          store(d_h_here + r * H + unit, dh * z, used);
-        }
-        rows[r] = d_gates + row * kGates * H;
+  in_crew(thread_limit, l.steps, [&](Member& member) {
+    recurrent.pack_columns(w_h, H, H, 1, member);
+    std::vector<const Real*>& rows = thread_rows[member.thread];
+    l.divide(member, recurrent.bytes(), [&](Range sequences, auto& threads) {
+      const int64_t begin = sequences.begin;
+      for (int64_t s = l.steps - 1; s >= 0; --s) {
+        const int64_t n = std::min(l.rows[s], sequences.end) - begin, at = l.offset[s] + begin;
+        if (n <= 0) continue;
+        const int64_t n_before = s ? l.rows[s - 1] - begin : 0, at_before = s ? l.offset[s - 1] + begin : 0;
+        Real* const d_h_here = d_h + begin * H;
+        divide_units<Real>(H, threads, [&](Range vectors) {
+          for (int64_t r = 0; r < n; ++r) {
+            const int64_t row = at + r;
+            const Real* h_before = r < n_before ? out + (at_before + r) * H : h0 + (begin + r) * H;
+            for (int64_t v = vectors.begin; v < vectors.end; ++v) {
+              const int64_t unit = v * lanes;
+              const int used = int(std::min<int64_t>(lanes, H - unit));
+              const Real* gate = gates + row * kGruGates * H + unit;
+              const V r_kept = load(gate, used), z_kept = load(gate + H, used), candidate = load(gate + 2 * H, used);
+              const V z = sampled.value(z_kept);
+              const V dh = load(d_h_here + r * H + unit, used) + load(d_out + row * H + unit, used);
+              const V dn = dh * (Real(1) - z) * (Real(1) - candidate * candidate);
+              Real* to = d_gates + row * kGates * H + unit;
+              store(to, sampled.through(dn * load(inner + row * H + unit, used), r_kept), used);
+              store(to + H, sampled.through(dh * (load(h_before + unit, used) - candidate), z_kept), used);
+              store(to + 2 * H, dn * sampled.value(r_kept), used);
+              store(to + 3 * H, dn, used);
+              store(d_h_here + r * H + unit, dh * z, used);
+            }
+          }
+        });
+        for (int64_t r = 0; r < n; ++r) rows[r] = d_gates + (at + r) * kGates * H;
+        multiply_into<Real, true>(d_h_here, H, rows.data(), n, recurrent, threads);
       }
-      part.meet();
-      multiply_into<Real, true>(d_h_here, H, rows.data(), n, recurrent, part);
-      part.meet();
-    }
+    });
   });
 }
 

@@ -25,55 +25,50 @@ void forward(const Layer& l, Real* gates, const Real* noise, const Real* w_h, co
   // One for each thread, made here because no exception may leave a parallel region.
   std::vector<std::vector<const Real*>> h_rows(thread_limit, h_first), c_rows(thread_limit, c_first);
 
-  in_parallel(thread_limit, [&](int thread, int threads) {
-    recurrent.pack_gates(w_h, H, share(recurrent.count, thread, threads));
-    if (w_r) projection.pack_columns(w_r, R, 1, H, share(projection.count, thread, threads));
-    barrier();
-
-    const Part part = l.part(thread, threads, recurrent.bytes() + projection.bytes());
-    const int64_t begin = part.sequences.begin;
-    std::vector<const Real*>&h_before = h_rows[thread], &c_before = c_rows[thread];
-    for (int64_t s = 0; s < l.steps; ++s) {
-      const int64_t n = std::min(l.rows[s], part.sequences.end) - begin, at = l.offset[s] + begin;
-      if (n <= 0) continue;  // so do all threads that share the columns, since they have the same sequences
-      multiply(&h_before[begin], n, recurrent, part, [&](int64_t first, int count, int64_t p, auto& sum) {
-        const int64_t unit = p * lanes;
-        const int used = int(std::min<int64_t>(lanes, H - unit));
-        for (int k = 0; k < count; ++k) {
-          const int64_t r = first + k, row = at + r;
-          Real* gate = gates + row * kGates * H + unit;
-          V i = sum[k][0] + load(gate, used), f = sum[k][1] + load(gate + H, used);
-          V g = sum[k][2] + load(gate + 2 * H, used), o = sum[k][3] + load(gate + 3 * H, used);
-          if (noise) {
-            const Real* from = noise + row * l.noisy_gates * H + unit;
-            i += load(from, used);
-            f += load(from + H, used);
-            if (l.noisy_gates == 3) o += load(from + 2 * H, used);
+  in_crew(thread_limit, l.steps, [&](Member& member) {
+    recurrent.pack_gates(w_h, H, member);
+    if (w_r) projection.pack_columns(w_r, R, 1, H, member);
+    std::vector<const Real*>&h_before = h_rows[member.thread], &c_before = c_rows[member.thread];
+    l.divide(member, recurrent.bytes() + projection.bytes(), [&](Range sequences, auto& threads) {
+      const int64_t begin = sequences.begin;
+      for (int64_t s = 0; s < l.steps; ++s) {
+        const int64_t n = std::min(l.rows[s], sequences.end) - begin, at = l.offset[s] + begin;
+        if (n <= 0) continue;  // for all threads that share these sequences
+        multiply(&h_before[begin], n, recurrent, threads, [&](int64_t first, int count, int64_t p, auto& sum) {
+          const int64_t unit = p * lanes;
+          const int used = int(std::min<int64_t>(lanes, H - unit));
+          for (int k = 0; k < count; ++k) {
+            const int64_t r = first + k, row = at + r;
+            Real* gate = gates + row * kGates * H + unit;
+            V i = sum[k][0] + load(gate, used), f = sum[k][1] + load(gate + H, used);
+            V g = sum[k][2] + load(gate + 2 * H, used), o = sum[k][3] + load(gate + 3 * H, used);
+            if (noise) {
+              const Real* from = noise + row * l.noisy_gates * H + unit;
+              i += load(from, used);
+              f += load(from + H, used);
+              if (l.noisy_gates == 3) o += load(from + 2 * H, used);
+            }
+            i = sampled.open(i);
+            f = sampled.open(f);
+            o = l.noisy_gates == 3 ? sampled.open(o) : sigmoid<Real>(o);
+            g = tanh<Real>(g);
+            const V c = sampled.value(f) * load(c_before[begin + r] + unit, used) + sampled.value(i) * g;
+            const V m = (l.noisy_gates == 3 ? sampled.value(o) : o) * tanh<Real>(c);
+            store(gate, i, used);
+            store(gate + H, f, used);
+            store(gate + 2 * H, g, used);
+            store(gate + 3 * H, o, used);
+            store(cells + row * H + unit, c, used);
+            store(w_r ? unprojected.data + (begin + r) * H + unit : out + row * H + unit, m, used);
           }
-          i = sampled.open(i);
-          f = sampled.open(f);
-          o = l.noisy_gates == 3 ? sampled.open(o) : sigmoid<Real>(o);
-          g = tanh<Real>(g);
-          const V c = sampled.value(f) * load(c_before[begin + r] + unit, used) + sampled.value(i) * g;
-          const V m = (l.noisy_gates == 3 ? sampled.value(o) : o) * tanh<Real>(c);
-          store(gate, i, used);
-          store(gate + H, f, used);
-          store(gate + 2 * H, g, used);
-          store(gate + 3 * H, o, used);
-          store(cells + row * H + unit, c, used);
-          store(w_r ? unprojected.data + (begin + r) * H + unit : out + row * H + unit, m, used);
+        });
+        if (w_r) multiply_into<Real>(out + at * R, R, &m_now[begin], n, projection, threads);
+        for (int64_t r = 0; r < n; ++r) {
+          h_before[begin + r] = out + (at + r) * R;
+          c_before[begin + r] = cells + (at + r) * H;
         }
-      });
-      part.meet();
-      if (w_r) {
-        multiply_into<Real>(out + at * R, R, &m_now[begin], n, projection, part);
-        part.meet();
       }
-      for (int64_t r = 0; r < n; ++r) {
-        h_before[begin + r] = out + (at + r) * R;
-        c_before[begin + r] = cells + (at + r) * H;
-      }
-    }
+    });
   });
 }
 
@@ -93,64 +88,64 @@ void backward(const Layer& l, const Real* gates, const Real* cells, const Real* 
   const int thread_limit = useful_threads(wanted_threads, l.batch * 4 * H * R);
   std::vector<std::vector<const Real*>> thread_rows(thread_limit, std::vector<const Real*>(l.batch));
 
-  in_parallel(thread_limit, [&](int thread, int threads) {
-    recurrent.pack_columns(w_h, R, R, 1, share(recurrent.count, thread, threads));
-    if (w_r) projection.pack_columns(w_r, H, H, 1, share(projection.count, thread, threads));
-    barrier();
+  in_crew(thread_limit, l.steps, [&](Member& member) {
+    recurrent.pack_columns(w_h, R, R, 1, member);
+    if (w_r) projection.pack_columns(w_r, H, H, 1, member);
+    std::vector<const Real*>& rows = thread_rows[member.thread];
+    l.divide(member, recurrent.bytes() + projection.bytes(), [&](Range sequences, auto& threads) {
+      const int64_t begin = sequences.begin;
+      for (int64_t s = l.steps - 1; s >= 0; --s) {
+        const int64_t n = std::min(l.rows[s], sequences.end) - begin, at = l.offset[s] + begin;
+        if (n <= 0) continue;
+        const int64_t n_before = s ? l.rows[s - 1] - begin : 0, at_before = s ? l.offset[s - 1] + begin : 0;
+        Real *const d_h_here = d_h + begin * R, *const d_c_here = d_c + begin * H;
 
-    const Part part = l.part(thread, threads, recurrent.bytes() + projection.bytes());
-    const Range mine = part.of(ceil_div(H, lanes)), mine_wide = part.of(ceil_div(R, lanes));
-    const int64_t begin = part.sequences.begin;
-    std::vector<const Real*>& rows = thread_rows[thread];
-    for (int64_t s = l.steps - 1; s >= 0; --s) {
-      const int64_t n = std::min(l.rows[s], part.sequences.end) - begin, at = l.offset[s] + begin;
-      if (n <= 0) continue;
-      const int64_t n_before = s ? l.rows[s - 1] - begin : 0, at_before = s ? l.offset[s - 1] + begin : 0;
-      Real *const d_h_here = d_h + begin * R, *const d_c_here = d_c + begin * H;
-
-      // The output's gradient joins the one that came back through time.
-      for (int64_t r = 0; r < n; ++r)
-        for (int64_t v = mine_wide.begin; v < mine_wide.end; ++v) {
-          const int64_t unit = v * lanes;
-          const int used = int(std::min<int64_t>(lanes, R - unit));
-          Real *to = d_h_here + r * R + unit, *from = d_out + (at + r) * R + unit;
-          const V sum = load(to, used) + load(from, used);
-          store(to, sum, used);
-          if (w_r) store(from, sum, used);
+        // The output's gradient joins the one that came back through time.
+        const auto join = [&](Range vectors) {
+          for (int64_t r = 0; r < n; ++r)
+            for (int64_t v = vectors.begin; v < vectors.end; ++v) {
+              const int64_t unit = v * lanes;
+              const int used = int(std::min<int64_t>(lanes, R - unit));
+              Real *to = d_h_here + r * R + unit, *from = d_out + (at + r) * R + unit;
+              const V sum = load(to, used) + load(from, used);
+              store(to, sum, used);
+              if (w_r) store(from, sum, used);
+            }
+        };
+        if (w_r) {
+          divide_units<Real>(R, threads, join);
+          for (int64_t r = 0; r < n; ++r) rows[r] = d_h_here + r * R;
+          multiply_into<Real>(d_m_data.data + begin * H, H, rows.data(), n, projection, threads);
         }
-      if (w_r) {
-        part.meet();
-        for (int64_t r = 0; r < n; ++r) rows[r] = d_h_here + r * R;
-        multiply_into<Real>(d_m_data.data + begin * H, H, rows.data(), n, projection, part);
-        part.meet();
+        const Real* d_m = w_r ? d_m_data.data + begin * H : d_h_here;
+        divide_units<Real>(H, threads, [&](Range vectors) {
+          if (!w_r) join(vectors);
+          for (int64_t r = 0; r < n; ++r) {
+            const int64_t row = at + r;
+            const Real* c_before = r < n_before ? cells + (at_before + r) * H : c0 + (begin + r) * H;
+            for (int64_t v = vectors.begin; v < vectors.end; ++v) {
+              const int64_t unit = v * lanes;
+              const int used = int(std::min<int64_t>(lanes, H - unit));
+              const Real* gate = gates + row * kGates * H + unit;
+              const V i_kept = load(gate, used), f_kept = load(gate + H, used), o_kept = load(gate + 3 * H, used);
+              const V i = sampled.value(i_kept), f = sampled.value(f_kept), o = output.value(o_kept);
+              const V g = load(gate + 2 * H, used);
+              const V tanh_c = tanh<Real>(load(cells + row * H + unit, used));
+              const V dm = load(d_m + r * H + unit, used);
+              const V dc = load(d_c_here + r * H + unit, used) + dm * o * (Real(1) - tanh_c * tanh_c);
+              Real* to = d_gates + row * kGates * H + unit;
+              store(to, sampled.through(dc * g, i_kept), used);
+              store(to + H, sampled.through(dc * load(c_before + unit, used), f_kept), used);
+              store(to + 2 * H, dc * i * (Real(1) - g * g), used);
+              store(to + 3 * H, output.through(dm * tanh_c, o_kept), used);
+              store(d_c_here + r * H + unit, dc * f, used);
+            }
+          }
+        });
+        for (int64_t r = 0; r < n; ++r) rows[r] = d_gates + (at + r) * kGates * H;
+        multiply_into<Real>(d_h_here, R, rows.data(), n, recurrent, threads);
       }
-      const Real* d_m = w_r ? d_m_data.data + begin * H : d_h_here;
-      for (int64_t r = 0; r < n; ++r) {
-        const int64_t row = at + r;
-        const Real* c_before = r < n_before ? cells + (at_before + r) * H : c0 + (begin + r) * H;
-        for (int64_t v = mine.begin; v < mine.end; ++v) {
-          const int64_t unit = v * lanes;
-          const int used = int(std::min<int64_t>(lanes, H - unit));
-          const Real* gate = gates + row * kGates * H + unit;
-          const V i_kept = load(gate, used), f_kept = load(gate + H, used), o_kept = load(gate + 3 * H, used);
-          const V i = sampled.value(i_kept), f = sampled.value(f_kept), o = output.value(o_kept);
-          const V g = load(gate + 2 * H, used);
-          const V tanh_c = tanh<Real>(load(cells + row * H + unit, used));
-          const V dm = load(d_m + r * H + unit, used);
-          const V dc = load(d_c_here + r * H + unit, used) + dm * o * (Real(1) - tanh_c * tanh_c);
-          Real* to = d_gates + row * kGates * H + unit;
-          store(to, sampled.through(dc * g, i_kept), used);
-          store(to + H, sampled.through(dc * load(c_before + unit, used), f_kept), used);
-          store(to + 2 * H, dc * i * (Real(1) - g * g), used);
-          store(to + 3 * H, output.through(dm * tanh_c, o_kept), used);
-          store(d_c_here + r * H + unit, dc * f, used);
-        }
-      }
-      part.meet();
-      for (int64_t r = 0; r < n; ++r) rows[r] = d_gates + (at + r) * kGates * H;
-      multiply_into<Real>(d_h_here, R, rows.data(), n, recurrent, part);
-      part.meet();
-    }
+    });
   });
 }
 

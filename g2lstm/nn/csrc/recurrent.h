@@ -5,8 +5,8 @@
 //   * W_h is packed once per call, so that the inner loop reads it front to back;
 //   * forward, the gates of one unit lie side by side in a panel, so that a block of the product leaves the registers
 //     only as finished gates and states;
-//   * the threads live as long as the call. Where the weights fit a core's cache, each thread takes some of the
-//     sequences and never waits for another; else each takes some of the units, and they meet at a barrier every step;
+//   * the threads live as long as the call. Where the weights fit a core's cache, each thread takes some sequences at a
+//     time and never waits for another; else they divide the units of every step;
 //   * denormal numbers are flushed to zero while the call lasts; the caller's setting is restored.
 //
 // Rows are addressed by pointers: a step of a packed sequence, whose batch shrinks or grows, needs no copy.
@@ -15,7 +15,7 @@
 
 #include <vector>
 
-#include "simd.h"
+#include "crew.h"
 
 namespace {
 
@@ -33,8 +33,8 @@ template <class Real, int Width = kGates> struct Panels {
   Range vectors_of(int64_t index) const { return share(vectors, int(index), int(count)); }
 
   // Columns are gates x units: panel p takes units [p lanes, (p + 1) lanes) of each gate. weight: (Width units, depth).
-  void pack_gates(const Real* weight, int64_t units, Range range) {
-    for (int64_t p = range.begin; p < range.end; ++p) {
+  template <class Threads> void pack_gates(const Real* weight, int64_t units, Threads& threads) {
+    threads.divide(count, [&](int64_t p) {
       Real* to = data.data + p * depth * stride;
       for (int64_t k0 = 0; k0 < depth; k0 += 16) {  // in blocks that stay in the cache: this is a transposition
         const int64_t k1 = std::min(k0 + 16, depth);
@@ -47,12 +47,13 @@ template <class Real, int Width = kGates> struct Panels {
           }
         }
       }
-    }
+    });
   }
 
   // Columns as they are. Element (k, column) of the matrix is weight[k step_k + column step_column].
-  void pack_columns(const Real* weight, int64_t columns, int64_t step_k, int64_t step_column, Range range) {
-    for (int64_t p = range.begin; p < range.end; ++p) {
+  template <class Threads>
+  void pack_columns(const Real* weight, int64_t columns, int64_t step_k, int64_t step_column, Threads& threads) {
+    threads.divide(count, [&](int64_t p) {
       Real* to = data.data + p * depth * stride;
       const Range mine = vectors_of(p);
       const int64_t first = mine.begin * lanes, width = (mine.end - mine.begin) * lanes;
@@ -62,7 +63,7 @@ template <class Real, int Width = kGates> struct Panels {
         for (int64_t column = 0; column < used; ++column) to[k * stride + column] = from[column * step_column];
         for (int64_t column = used; column < width; ++column) to[k * stride + column] = 0;
       }
-    }
+    });
   }
 };
 
@@ -102,24 +103,13 @@ inline void product(int count, const Real* const* rows, const Real* panel, int64
   }
 }
 
-// One thread's share of a layer: some of its sequences, and some of the columns of each of its products.
-struct Part {
-  Range sequences;
-  int thread, threads;  // those that share the columns
-  Range of(int64_t items) const { return share(items, thread, threads); }
-  void meet() const {
-    if (threads > 1) barrier();
-  }
-};
-
-// Calls finish(first_row, row_count, panel, sum) for this thread's part of the blocks of rows x panels, where
-// sum[r] = rows[first_row + r] (1, depth) x panel (depth, its columns). `rows` are those of the part's sequences.
-template <class Real, int Width, class Finish>
-void multiply(const Real* const* rows, int64_t row_count, const Panels<Real, Width>& panels, const Part& part,
+// Calls finish(first_row, row_count, panel, sum) for the blocks of rows x panels, which the threads divide, where
+// sum[r] = rows[first_row + r] (1, depth) x panel (depth, its columns).
+template <class Real, int Width, class Threads, class Finish>
+void multiply(const Real* const* rows, int64_t row_count, const Panels<Real, Width>& panels, Threads& threads,
               const Finish& finish) {
   const int64_t blocks = ceil_div(row_count, kRows);  // of nearly equal height: 20 rows are 5 + 5 + 5 + 5
-  const Range mine = part.of(panels.count * blocks);
-  for (int64_t item = mine.begin; item < mine.end; ++item) {
+  threads.divide(panels.count * blocks, [&](int64_t item) {
     const int64_t p = item / blocks, block = item % blocks;
     const Range some = share(row_count, int(block), int(blocks)), vectors = panels.vectors_of(p);
     const int count = int(some.end - some.begin);
@@ -132,15 +122,15 @@ void multiply(const Real* const* rows, int64_t row_count, const Panels<Real, Wid
       default: product<Real, Width, 4>(count, first, panels.panel(p), panels.depth, sum);
     }
     finish(some.begin, count, p, sum);
-  }
+  });
 }
 
-// to (row_count, columns) = rows x panels, or more by it: this thread's part.
-template <class Real, bool Add = false>
+// to (row_count, columns) = rows x panels, or more by it.
+template <class Real, bool Add = false, class Threads>
 void multiply_into(Real* to, int64_t columns, const Real* const* rows, int64_t row_count, const Panels<Real>& panels,
-                   const Part& part) {
+                   Threads& threads) {
   constexpr int lanes = Simd<Real>::lanes;
-  multiply(rows, row_count, panels, part, [&](int64_t first, int count, int64_t p, auto& sum) {
+  multiply(rows, row_count, panels, threads, [&](int64_t first, int count, int64_t p, auto& sum) {
     const Range vectors = panels.vectors_of(p);
     for (int k = 0; k < count; ++k)
       for (int64_t v = vectors.begin; v < vectors.end; ++v) {
@@ -210,26 +200,34 @@ struct Layer {
     return true;
   }
 
-  // The sequences of one of `threads` threads, so that all threads have about the same number of steps to do.
-  Range sequences_of(int thread, int threads) const {
-    int64_t total = 0, before = 0, r = 0;
-    for (int64_t s = 0; s < steps; ++s) total += rows[s];
-    const auto boundary = [&](int t) {
-      for (; r < batch && before * threads < total * t; ++r)
-        for (int64_t s = 0; s < steps; ++s) before += rows[s] > r;
-      return t == threads ? batch : r;
-    };
-    const int64_t begin = boundary(thread);
-    return {begin, boundary(thread + 1)};
-  }
-
-  // Sequences are independent: a thread that owns some never waits for others, but has to read all weights.
-  Part part(int thread, int threads, int64_t weight_bytes) const {
-    if (weight_bytes <= cache_bytes() * 3 / 4 && batch >= 2 * threads)
-      return {sequences_of(thread, threads), 0, 1};
-    return {{0, batch}, thread, threads};
+  // Calls work(sequences, threads) for all sequences. They are independent: where all weights fit its cache, a thread
+  // takes a block of them and goes through all steps alone.
+  template <class Work> void divide(Member& member, int64_t weight_bytes, const Work& work) const {
+    Alone alone;
+    const int64_t groups = ceil_div(ceil_div(batch, kRows), member.threads) * member.threads;
+    if (member.threads == 1)
+      work({0, batch}, alone);
+    else if (weight_bytes <= cache_bytes() * 3 / 4 && batch >= groups)
+      member.divide(groups, [&](int64_t group) { work(share(batch, int(group), int(groups)), alone); });
+    else
+      work({0, batch}, member);
   }
 };
+
+// Calls body(member) in up to as many threads, for a layer of so many steps.
+template <class Body> void in_crew(int threads, int64_t steps, const Body& body) {
+  Crew crew(threads, 3 + 4 * steps);
+  in_parallel(threads, [&](int thread, int count) {
+    Member member(crew, thread, count);
+    body(member);
+  });
+}
+
+// Calls work(range) for all `units`, a few vectors at a time.
+template <class Real, class Threads, class Work> void divide_units(int64_t units, Threads& threads, const Work& work) {
+  const int64_t vectors = ceil_div(units, Simd<Real>::lanes), parts = ceil_div(vectors, 4);
+  threads.divide(parts, [&](int64_t part) { work(share(vectors, int(part), int(parts))); });
+}
 
 // Calls pass(layer) and returns 0; or 1 if memory runs out, 2 if the steps are impossible.
 template <class Pass> int run(const Layer& layer, const Pass& pass) {

@@ -5,7 +5,7 @@
 
 namespace {
 
-// How Python describes a search; keep in step with `runtime/compiled.py`.
+// How Python describes a search; keep in step with `runtime/session.py`.
 struct SearchSpec {
   int64_t end, beam, n_best, min_length, keep_attention, not_words;
   const int64_t* not_word;  // tokens that are no words, the end among them

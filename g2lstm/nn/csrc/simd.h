@@ -181,18 +181,12 @@ template <class Body> void in_parallel(int threads, const Body& body) {
 #endif
 }
 
-inline void barrier() {
-#ifdef _OPENMP
-#pragma omp barrier
-#endif
-}
-
 struct Range { int64_t begin, end; };
 inline Range share(int64_t items, int thread, int threads) {
   return {items * thread / threads, items * (thread + 1) / threads};
 }
 
-// Waking a thread and meeting it at each step's barrier only pays if a step has enough to do.
+// Waking a thread and waiting for it at each step only pays if a step has enough to do.
 inline int useful_threads(int wanted, int64_t multiplications_per_step) {
   return int(std::clamp<int64_t>(multiplications_per_step / 50000, 1, std::max(wanted, 1)));
 }

@@ -7,29 +7,17 @@
 // others, such as torch's own threads. A forked process has no workers and starts its own.
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
-#include <thread>
 
 #include <pthread.h>
 
-#include "simd.h"
+#include "crew.h"
 
 namespace {
 
-constexpr int kSpins = 200, kTurns = 400;  // turns of a waiting loop before others may run, and before sleep
-
-// Spins for some 10 µs; after that, the thread we wait for may need this very core.
-inline void wait_a_turn(int turn) {
-  if (turn >= kSpins) return std::this_thread::yield();
-#if defined(__SSE2__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
+constexpr int kTurns = 400;  // turns of a waiting loop before sleep
 
 // The items of a job, divided among the threads. Each does its own from front to back, so these are the same in every
 // step and may still be in its cache, then steals from the back of the others'. Threads pass no data with the items, so

@@ -10,7 +10,7 @@
 
 namespace {
 
-// How Python describes a model; keep in step with `runtime/compiled.py`. The blocks: for both directions of the encoder's
+// How Python describes a model; keep in step with `runtime/session.py`. The blocks: for both directions of the encoder's
 // first layer and for its other layers one of the input and one of h; the attention's key; the bridge; the layers of the
 // decoder; the output; the parts of the softmax.
 struct ModelSpec {
