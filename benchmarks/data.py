@@ -24,8 +24,14 @@ from g2lstm.tasks.mt.recipe import MtRecipe
 from g2lstm.tasks.mt.task import TranslationLearner
 from g2lstm.tasks.recipes import LM, MT
 from g2lstm.tasks.task import TrainingData
-from g2lstm.text.corpus import prepare_stream, prepare_tokenizer
-from g2lstm.text.pairs import PairCorpus, PairFiles, prepare_pairs, prepare_tokenizers
+from g2lstm.text.corpus import (
+    PairCorpus,
+    PairFiles,
+    prepare_pairs,
+    prepare_stream,
+    prepare_tokenizer,
+    prepare_tokenizers,
+)
 
 FIELDS = (
     Field("task", "task"),

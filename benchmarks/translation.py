@@ -21,8 +21,7 @@ from g2lstm.nn.lstm import G2LSTM
 from g2lstm.nn.random import draw_noise
 from g2lstm.runs.compressed import interleaved
 from g2lstm.runs.trained import load_as
-from g2lstm.tasks.cross_entropy import cross_entropy
-from g2lstm.tasks.model import locked_dropout
+from g2lstm.tasks.model import cross_entropy, locked_dropout
 from g2lstm.tasks.mt.beam import translate
 from g2lstm.tasks.mt.model import Attention, TranslationModel
 from g2lstm.tasks.recipes import MT

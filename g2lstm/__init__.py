@@ -8,8 +8,7 @@ from g2lstm.errors import G2Error, needs
 from g2lstm.version import __version__
 
 if TYPE_CHECKING:
-    from g2lstm.compression.model import compress
-    from g2lstm.compression.prepare import prepare_
+    from g2lstm.compression.model import compress, prepare_
     from g2lstm.compression.saved import HubMixin, load_into, save
     from g2lstm.compression.search import search
     from g2lstm.compression.straight_through import unprepare_
@@ -18,12 +17,12 @@ if TYPE_CHECKING:
     from g2lstm.export.html.page import export_html
     from g2lstm.export.onnx import export_onnx
     from g2lstm.nn.cells import G2GRUCell, G2LSTMCell
-    from g2lstm.nn.convert import convert_, freeze_, set_gates_
+    from g2lstm.nn.convert import convert_, freeze_
     from g2lstm.nn.gate import Gates
     from g2lstm.nn.gru import G2GRU
     from g2lstm.nn.lstm import G2LSTM
     from g2lstm.nn.record import GateRecord, record_gates
-    from g2lstm.nn.schedule import GateSchedule
+    from g2lstm.nn.schedule import GateSchedule, set_gates_
     from g2lstm.nn.survey import survey
     from g2lstm.runs.trained import load
     from g2lstm.training.huggingface import HuggingFaceCallback
@@ -82,11 +81,11 @@ _LATER = {
     "freeze_": "g2lstm.nn.convert",
     "load": "g2lstm.runs.trained",
     "load_into": "g2lstm.compression.saved",
-    "prepare_": "g2lstm.compression.prepare",
+    "prepare_": "g2lstm.compression.model",
     "record_gates": "g2lstm.nn.record",
     "save": "g2lstm.compression.saved",
     "search": "g2lstm.compression.search",
-    "set_gates_": "g2lstm.nn.convert",
+    "set_gates_": "g2lstm.nn.schedule",
     "stream": "g2lstm.compression.stream",
     "survey": "g2lstm.nn.survey",
     "train": "g2lstm.training.start",

@@ -25,7 +25,7 @@ def read_bounded(path: Path, limit: int) -> bytes:
                 return file.read()
     except OSError as error:
         raise G2Error(f"{path} cannot be read: {error.strerror}") from None
-    raise G2Error(f"{path} is longer than {limit:,} bytes, too long for such a file; put the right file there")
+    raise G2Error(f"{path} is longer than {limit:,} bytes, too long for such a file; check that it is the right one")
 
 
 def parse_json(

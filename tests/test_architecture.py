@@ -12,6 +12,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from tests import requirements
+from tests.runs.toys import language_run
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "g2lstm"
@@ -71,8 +72,8 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_importing_the_package_is_silent_and_light():
-    """Heavy optional dependencies load inside the command that needs them."""
+def test_importing_the_package_and_loading_a_run_are_silent_and_light(tmp_path):
+    """Heavy optional dependencies load inside the command that needs them, and the compiler not at all."""
     heavy = ["matplotlib", "plotly", "fastapi", "accelerate", "onnx", "tensorboard", "sacrebleu", "pooch", "tokenizers"]
     code = f"""
 import sys, g2lstm
@@ -80,6 +81,8 @@ assert "torch" not in sys.modules
 g2lstm.G2LSTM
 assert "torch._dynamo" not in sys.modules, "the compiler would double the time that an import takes"
 print(sorted(set({heavy}) & set(sys.modules)))
+g2lstm.load({str(language_run(tmp_path))!r})
+assert "torch._dynamo" not in sys.modules
 """
     done = python(code)
     assert (done.stdout, done.stderr) == ("[]\n", "")
@@ -91,6 +94,6 @@ def test_only_tasks_know_which_task_it_is():
         r"isinstance\([^)]*(LanguageModel|TranslationModel|LmRecipe|MtRecipe)"
         r"""|\.task\w* *(==|!=) *["']|\btask *(==|!=) *["']"""
     )
-    others = {"text/datasets.py", "text/pairs.py"}  # data sets are for one task each
+    others = {"text/datasets.py", "text/corpus.py"}  # data sets are for one task each
     found = {str(path.relative_to(PACKAGE)) for path in FILES if asks.search(path.read_text())}
     assert {name for name in found if not name.startswith("tasks/")} <= others

@@ -48,6 +48,10 @@ def test_inherited_methods_are_on_the_page():
         assert {"translate", "search"} <= set(package[name].all_members)
 
 
+def test_the_front_page_stays_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_files_that_are_named_exist(page):
     for path in re.findall(r"`((?:[a-z]+/)+[a-z_0-9]+\.(?:py|toml|cpp|h))`", page.read_text()):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,32 @@ def test_constraints_pin_all_that_is_installed_and_no_more():
     assert set(pins) - needed == set()
     for name in needed:
         assert metadata.version(name).split("+")[0] == pins[name], name
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/images/badges.svg", "CITATION.cff"])
+def test_the_version_is_the_same_everywhere(name):
+    assert re.search(rf"version\b\D{{0,60}}\b{re.escape(__version__)}\b", (ROOT / name).read_text(), re.IGNORECASE)
+
+
+def test_what_cibuildwheel_asks_of_a_wheel_is_answered(tmp_path):
+    python, *words = shlex.split(PYPROJECT["tool"]["cibuildwheel"]["test-command"])
+    assert python == "python"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_all_pins_but_torch_have_hashes():
+    """pip refuses a file with another hash; compiled files have one for the Python and the platform of CI."""
+    pins = (ROOT / "constraints.txt").read_text().splitlines()[1:]
+    hashed = (ROOT / "hashes.txt").read_text().splitlines()[1:]
+    assert [line.split()[0] for line in hashed] == [pin for pin in pins if not pin.startswith("torch==")]
+    marker = ' ; python_version == "3.11" and sys_platform == "linux" and platform_machine == "x86_64"'
+    for line in hashed:
+        assert re.fullmatch(rf"\S+==\S+({re.escape(marker)})? --hash=sha256:[0-9a-f]{{64}}", line), line
+    makefile = (ROOT / "Makefile").read_text()
+    assert "--no-deps --require-hashes --requirement hashes.txt" in makefile
 
 
 class Built(NamedTuple):

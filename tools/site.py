@@ -17,9 +17,6 @@ from g2lstm.recipes.explain import table_of_keys
 from g2lstm.tasks.recipes import TASKS
 
 MODELS = Path(__file__).parent.parent / "models"
-EXAMPLES = {  # of the shipped models that need some
-    "de-en": ["Warum bist du so müde?", "Kann ich hier bezahlen?", "Wir müssen die Umwelt schützen."],
-}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -30,7 +27,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, "code.css", content=colours))
     with tempfile.TemporaryDirectory() as folder:
         for model in sorted(path for path in MODELS.iterdir() if path.is_dir()):
-            page = export_html(model, Path(folder) / f"{model.name}.html", examples=EXAMPLES.get(model.name, ()))
+            page = export_html(model, Path(folder) / f"{model.name}.html")
             files.append(File.generated(config, f"try/{model.name}.html", content=page.file.read_bytes()))
     return files
 

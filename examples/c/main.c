@@ -1,4 +1,4 @@
-/* Reads letters a to t and quotation marks, and writes what stands within quotation marks in capitals. */
+/* Reads letters a to t and quotation marks, and writes what is inside quotation marks in capitals. */
 
 #include <ctype.h>
 #include <stdio.h>

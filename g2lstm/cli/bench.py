@@ -31,6 +31,9 @@ def layer(
         int | None, typer.Option(min=1, help="Interleaved rounds; if not given, as many as three minutes allow.")
     ] = None,
     memory: Annotated[bool, typer.Option("--memory", help="Also measure memory, in fresh processes.")] = False,
+    busy: Annotated[
+        int, typer.Option(min=0, max=64, help="Measure beside so many other processes, which keep a core busy each.")
+    ] = 0,
     as_json: JsonLines = False,
 ) -> None:
     """Measure one layer: each backend of G2LSTM against torch.nn.LSTM, and training of G2GRU against torch.nn.GRU.
@@ -44,9 +47,10 @@ def layer(
             raise G2Error(f"--shape takes four whole numbers above 0, such as 35,20,200,200, got {text!r}")
         shapes.append((sizes[0], sizes[1], sizes[2], sizes[3]))
 
+    from g2lstm.lab.bench.measure import busy_beside
     from g2lstm.lab.bench.train import SHAPES, measure_layer
 
-    with bar() as show:
+    with bar() as show, busy_beside(busy):
         _print_as_they_come(as_json, measure_layer(shapes or SHAPES, rounds, memory, show), show)
 
 

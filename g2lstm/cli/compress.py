@@ -37,13 +37,13 @@ HELP = "\n\n".join(
         "in 1.6 bits; int4 stores four bits per weight and a scale per 32 columns; int2,group:64 stores a scale per "
         "64 columns, as do int3, int4 and levels:K with group:K; bits:B stores any number of bits from 1 to 6, such as "
         "1.8, with codes of different lengths; bits:B,zipf spends more of them on the first rows, for embeddings of "
-        "words in the order of their frequency; svd:K reduces the rank to K, stored as two thin matrices; svd:K,int4 "
+        "words that are sorted by frequency; svd:K reduces the rank to K, stored as two thin matrices; svd:K,int4 "
         "also packs these; keep leaves weights as they are.",
         'What follows "pattern:" applies to modules or parameters whose names match, and the most specific pattern '
         'wins: "int8; layers.0: gates=levels:5; *.weight_ih_l0: keep".',
         "A SPEC can also be the name of a preset:",
         "\n".join(f"  {name:<16} {text}" for name, text in PRESETS.items()),
-        "small is the best without training; tiny, two bits per weight, needs --finetune.",
+        "small is the best choice without training; tiny, two bits per weight, needs --finetune.",
         "Few bits cost little after a short finetune: --finetune EPOCHS trains with the weights as they will be "
         "stored, at a quarter of the recipe's learning rate, and keeps the best validation. Ctrl-C saves the state and "
         "exits with code 130; --resume continues from there.",
@@ -68,10 +68,10 @@ def compress(
         str | None, typer.Option(metavar="SHARE", help="Search: how much the perplexity may rise, such as 0.5%.")
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(metavar="BYTES", help="Search: the most bytes of the file, such as 2MB.")
+        str | None, typer.Option(metavar="BYTES", help="Search: the largest file allowed, such as 2MB.")
     ] = None,
     finetune: Annotated[
-        int | None, typer.Option(min=1, metavar="EPOCHS", help="Train through the compression.")
+        int | None, typer.Option(min=1, metavar="EPOCHS", help="Train with the weights as they will be stored.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a finetune that has already begun.")] = False,
     overrides: Annotated[
@@ -123,7 +123,7 @@ def compress(
         more: dict[str, Any] = {} if found is None else {"search": {**bounds, **_curve(found)}}
         seconds = 0.0
         if finetune is not None:
-            from g2lstm.training.finetune import finetune_recipe
+            from g2lstm.training.distill import finetune_recipe
 
             recipe = finetune_recipe(trained.run, chosen, finetune, overrides or ())
             command = ["compress", str(run), str(chosen), "--finetune", str(finetune), "--out", str(folder)]
@@ -182,7 +182,7 @@ def _bytes(text: str) -> int:
 
 def _searched(trained: "Trained", bounds: Mapping[str, Any], data_dir: Path | None, is_shown: bool) -> "Found":
     """Searches with a progress bar, and prints the curve."""
-    from g2lstm.runs.searched import search_run
+    from g2lstm.runs.compressed import search_run
 
     with bar() as show:
         found = search_run(trained, show, **bounds, data_dir=data_dir)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,13 +12,17 @@ from g2lstm.cli.shared import Json, Set, console, print_json, say, table, tell, 
 from g2lstm.cli.study import carry_out, show_table
 from g2lstm.errors import G2Error
 
+if TYPE_CHECKING:
+    from g2lstm.lab.study.table import StudyTable
+
 PRESET = "small"
 _WINDOWS = 100  # of the validation text, in which to count gates
 _NEXT = """With your own text:
   g2lstm train my.txt --out runs/mine
   g2lstm compress runs/mine small
   g2lstm view runs/mine
-In your own script: g2lstm.convert_(model) before training, g2lstm.freeze_(model) after."""
+In your own script, call g2lstm.convert_(model) before training and
+g2lstm.compress(model, "small") after it."""
 
 
 def demo(
@@ -53,7 +57,8 @@ def demo(
     for job in jobs:
         if job.training is None and (folder := small[job.run.name]).exists():
             raise G2Error(f"{folder} was not made from the {job.run.name} that the demo would train; move it away too")
-    if all(job.is_done for job in jobs) and all(path.exists() for path in (report, page, *small.values())):
+    is_done = all(job.is_done for job in jobs) and all(path.exists() for path in (report, page, *small.values()))
+    if is_done:
         tell(f"found the results of an earlier demo in {out}; choose another folder with --out to run it again")
     else:
         report.unlink(missing_ok=True)  # what it shows is about to change
@@ -62,12 +67,13 @@ def demo(
             tell(f"{run} failed: {reason}")
         if failures:
             raise typer.Exit(2)
-        try:
-            _look([job.path for job in jobs], list(small.values()), report, page)
-        except KeyboardInterrupt:
-            tell("interrupted; finished work is kept; the same command continues")
-            raise typer.Exit(130) from None
     found = build(study.tables[0], jobs_of(study, out))
+    try:
+        if not is_done:
+            _look([job.path for job in jobs], list(small.values()), found, report, page)
+    except KeyboardInterrupt:
+        tell("interrupted; finished work is kept; the same command continues")
+        raise typer.Exit(130) from None
     facts, rows = {**found.to_json(), "compressed": {}}, []
     for name, folder in small.items():
         known = RunDirectory(folder).compression_report()
@@ -83,19 +89,20 @@ def demo(
         return
     show_table(found)
     headings = ("", "MB", f"MB, {PRESET}", "perplexity", speed.unit, f"{speed.unit}, {PRESET}")
-    console().print(table(headings, rows, title=f"What the preset {PRESET}, on all weights, gains and adds"))
-    say(f"Tables and pictures: {report.absolute()}\nTry the binary model in your browser: {page.absolute()}\n{_NEXT}")
+    console().print(table(headings, rows, title=f"What the preset {PRESET} gains and costs, on all weights"))
+    say(f"Tables and pictures:\n  {report.absolute()}")
+    say(f"The binary model, to try in your browser:\n  {page.absolute()}\n{_NEXT}")
 
 
-def _look(runs: Sequence[Path], small: Sequence[Path], report: Path, page: Path) -> None:
+def _look(runs: Sequence[Path], small: Sequence[Path], compared: "StudyTable", report: Path, page: Path) -> None:
     """Compresses the runs with the preset unless that is done, counts their gates, and writes the report and the page.
 
-    The page runs the last of the compressed models.
+    The report begins with the table; the page runs the last of the compressed models.
     """
     from g2lstm.compression.spec import Spec
     from g2lstm.export.html.page import export_html
     from g2lstm.look.examine import examine
-    from g2lstm.look.report import write_report
+    from g2lstm.look.report import Measured, write_report
     from g2lstm.runs.compressed import compress_run, write_json
     from g2lstm.runs.trained import load
     from g2lstm.tasks.trained import Scoring
@@ -109,7 +116,10 @@ def _look(runs: Sequence[Path], small: Sequence[Path], report: Path, page: Path)
             found = examine(trained, run.name, split="valid", samples=_WINDOWS, progress=progress)
             write_json(trained.run.own("gates") / "gates.json", found.numbers)
         show("writing the report", 0, 1)
-        write_report([*runs, *small], report)
+        chances = {one.column: one.in_words()[-1] for one in compared.comparisons}
+        head, *rows = zip(*compared.grid(), strict=True)  # methods as columns
+        rows = [(*row, chances.get(row[0], "")) for row in rows]
+        write_report([*runs, *small], report, measured=[Measured(compared.title, (*head, "p"), rows, compared.notes)])
         show("writing the report", 1, 1)
         page.parent.mkdir(exist_ok=True)
         export_html(small[-1], page, force=True)

@@ -34,8 +34,8 @@ def export(
     example: Annotated[
         list[str] | None,
         typer.Option(
-            help="HTML: a sentence that visitors can pick; repeatable. By default some of a named data set, none of "
-            "your own text."
+            help="HTML: a sentence that visitors can pick; repeatable. By default the lines of RUN/examples.txt, or "
+            "some of a named data set; none of your own text."
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
@@ -127,12 +127,12 @@ def _to_html(
     force: bool,
     as_json: bool,
 ) -> None:
-    from g2lstm.export.html.page import export_html
+    from g2lstm.export.html.page import EXAMPLES, export_html
     from g2lstm.runs.directory import RunDirectory
     from g2lstm.tasks.trained import example_sentences
 
     directory = RunDirectory.open(run)
-    if not examples and directory.recipe.data.name is not None:
+    if not examples and directory.recipe.data.name is not None and not (directory.path / EXAMPLES).exists():
         examples = example_sentences(directory.recipe, _EXAMPLES)
     path = out or directory.own("export") / "model.html"
     made = export_html(run, path, title=title, examples=examples, eval_gate=eval_gate, force=force)

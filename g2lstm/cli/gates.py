@@ -1,4 +1,4 @@
-"""`g2lstm gates`: what the gates of a run do, in numbers and pictures."""
+"""`g2lstm gates` and `report`: what the gates of runs do, in numbers and pictures, and all else that is known."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from g2lstm.cli.progress import bar
-from g2lstm.cli.shared import DataDir, EvalGate, Json, Runs, console, print_json, say, table, usable
+from g2lstm.cli.shared import DataDir, EvalGate, Json, Runs, console, print_json, say, table, tell, usable
 from g2lstm.errors import G2Error
 
 _COLUMNS = {  # headings, names of numbers, and their forms
@@ -134,10 +134,30 @@ def _show_explained(numbers: Mapping[str, Any]) -> None:
     for one in units:
         shares = f"{one.open_with:.0%}", f"{one.open_without:.0%}"
         rows.append([one.title, one.gate, str(one.unit), one.feature, *shares, f"{one.phi:+.2f}"])
-    title = f"{numbers['run']}: units that switch with something, chosen on half of the text and measured on the other"
+    title = f"{numbers['run']}: units that respond to a feature, chosen on half of the text and measured on the other"
     headings = ("layer", "gate", "unit", "feature", "open there", "elsewhere", "φ")
     console().print(table(headings, rows, title=title, left=4))
     say("for example, «open»:")
     for one in units:
         for example in one.examples[:1]:
             say(f"  {one.title}, {one.gate} {one.unit}: {example.marked('«', '»')}")
+
+
+def report(
+    runs: Runs,
+    out: Annotated[Path, typer.Option(help="The file to write.", callback=usable)] = Path("report.html"),
+    text: Annotated[
+        list[str] | None, typer.Option(help="Show the gates of this sentence; repeatable.", metavar="TEXT")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Write a page about one or more runs, side by side: settings, scores, curves, compression and gates.
+
+    Any browser can show it. Without --text, its sentences come from the validation text, if available.
+
+    Example: `g2lstm report runs/ptb-small runs/ptb-small-sigmoid --out report.html`
+    """
+    from g2lstm.look.report import write_report
+
+    write_report(runs, out, texts=text, data_dir=data_dir, progress=tell)
+    say(f"written: {out}")

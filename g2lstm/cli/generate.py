@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from g2lstm.cli.quick import open_quickly
-from g2lstm.cli.shared import Run, put, tell
+from g2lstm.cli.shared import Run, not_utf8, open_quickly, put, tell
+from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
     from g2lstm.tasks.lm.trained import TrainedLanguageModel
@@ -46,7 +46,10 @@ def generate(
     if detokenize is not None:
         check_language(detokenize)
     if prompt == "-":
-        prompt = sys.stdin.read().removesuffix("\n")
+        try:
+            prompt = sys.stdin.buffer.read().decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")
+        except UnicodeDecodeError as error:
+            raise G2Error(f"the prompt {not_utf8(error)}") from None
     trained = open_quickly(run, LanguageModel) or _with_torch(run)
     tokenizer = trained.tokenizer
     words = dict.fromkeys(prompt.split())

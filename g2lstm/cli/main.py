@@ -1,31 +1,27 @@
-"""`g2lstm`: the command line. Every command has a file of its own; errors and exit codes are handled here."""
+"""`g2lstm`: the command line. Each file has one command, or some that belong together; errors are handled here."""
 
 import signal
 import sys
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from g2lstm.cli import (
     bench,
     compress,
     data,
     demo,
-    distill,
     evaluate,
     export,
     gates,
     generate,
     info,
-    init,
     recipe,
-    report,
-    score,
     study,
     train,
     translate,
-    verify,
     view,
 )
 from g2lstm.cli.progress import preparing_shown
@@ -36,6 +32,11 @@ from g2lstm.version import __version__
 # Typer carries its own copy of click, without a public name for the base of all mistakes in options and arguments.
 _ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 
+_WHERE_TEXT_GOES = {  # by command
+    "g2lstm translate": "it reads standard input: `g2lstm translate RUN < FILE` or `echo TEXT | g2lstm translate RUN`",
+    "g2lstm generate": "give the beginning of the text with --prompt",
+}
+
 app = typer.Typer(
     help="LSTMs whose gates learn to be 0 or 1: train, score, compress and use them.",
     no_args_is_help=True,
@@ -44,22 +45,38 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.add_typer(data.app, name="data")
 app.command("train")(train.train)
-app.command("distill")(distill.distill)
-app.command("init")(init.init)
+app.command("distill")(train.distill)
+app.command("init")(recipe.init)
 app.add_typer(recipe.app, name="recipe")
 app.command("eval")(evaluate.evaluate)
-app.command("verify")(verify.verify)
+app.command("verify")(evaluate.verify)
 app.command("compress", help=compress.HELP)(compress.compress)
 app.command("generate")(generate.generate)
 app.command("translate")(translate.translate)
-app.command("score")(score.score)
+app.command("score")(evaluate.score)
 app.command("export")(export.export)
 app.command("gates")(gates.gates)
 app.command("view")(view.view)
-app.command("report")(report.report)
+app.command("report")(gates.report)
 app.command("study")(study.study)
 app.command("info")(info.info)
 app.add_typer(bench.app, name="bench")
+
+
+class _Command(TyperCommand):
+    """A command whose help shows no type for flags, which take no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its options and arguments, with those of its help."""
+        found: list[Any] = super().get_params(ctx)
+        for one in found:
+            if getattr(one, "is_flag", False):
+                one.metavar = ""
+        return found
+
+
+for _command in [each for group in (app, bench.app, data.app, recipe.app) for each in group.registered_commands]:
+    _command.cls = _Command
 
 
 def _print_version(wanted: bool) -> None:
@@ -107,4 +124,6 @@ def _message(error: Exception) -> str:
     context = getattr(error, "ctx", None)
     command = "g2lstm" if context is None else context.command_path
     text = text.replace("Value error, ", "").removesuffix(".")
+    if "unexpected extra argument" in text and (hint := _WHERE_TEXT_GOES.get(command)):
+        return f"{text}; {hint}"
     return text and f"{text}; see `{command} --help`"

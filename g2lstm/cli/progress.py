@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _PREPARING = logging.getLogger("g2lstm.text")
 _SECONDS_BETWEEN_LINES = 30.0  # in a log, where no bar can be drawn
+_WIDE = 120  # columns of a terminal that has room for a bar beside the numbers of a training
 
 
 class Bar:
@@ -131,15 +132,17 @@ class TrainingBar:
     """
 
     def __init__(self, is_shown: bool = True) -> None:
+        console = error_console()
+        is_wide = console.width >= _WIDE
         columns = (
             TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TextColumn("{task.percentage:.0f}% {task.fields[state]}"),
-            TimeElapsedColumn(),
+            *([BarColumn()] if is_wide else []),
+            TextColumn("{task.percentage:.0f}%{task.fields[state]}"),
+            *([TimeElapsedColumn()] if is_wide else []),
             TextColumn("left"),
             TimeRemainingColumn(),
         )
-        self.bar = Progress(*columns, console=error_console(), speed_estimate_period=120, disable=not is_shown)
+        self.bar = Progress(*columns, console=console, speed_estimate_period=120, disable=not is_shown)
         self.task = self.bar.add_task("training", total=1.0, state="")
         self.title = ""  # stands before the bar
         self._smooth: float | None = None
@@ -156,25 +159,25 @@ class TrainingBar:
         self._smooth = loss if self._smooth is None else 0.98 * self._smooth + 0.02 * loss
         seconds = progress.seconds - progress.validating_seconds
         perplexity = f"perplexity {math.exp(min(self._smooth, 99)):,.1f}"  # another digit would say no more
-        state = f"{perplexity}, {progress.tokens / max(seconds, 1e-9):,.0f} tokens/s"
-        state = f"of the training, epoch {progress.epoch + 1}, {state}"  # the percentage stands before it
+        speed = f"{progress.tokens / max(seconds, 1e-9):,.0f} tokens/s"
+        state = f", epoch {progress.epoch + 1}, {perplexity}, {speed}"  # the percentage stands before it
         self.bar.update(self.task, completed=share, description=safe(self.title or "training"), state=state)
         if not self.bar.console.is_terminal and progress.seconds >= self._next_line:
             self._next_line = progress.seconds + _SECONDS_BETWEEN_LINES
             left = f"{progress.seconds * (1 / share - 1) / 60:.0f} minutes left" if share else "just begun"
-            self.on_message(f"{f'{self.title}, ' if self.title else ''}{share:.0%} {state}, {left}")
+            self.on_message(f"{f'{self.title}, ' if self.title else ''}{share:.0%} of the training{state}, {left}")
 
     def on_validation(self, progress: "TrainingProgress", validation: "Validation", is_best: bool) -> None:
-        """Prints the scores, and how binary the gates are."""
+        """Prints the scores, and how many of the sampled gates are binary: below 0.1 or above 0.9 in evaluation."""
         gates = [value for name, value in validation.scores.items() if name.startswith("saturation/")]
-        text = f"epoch {progress.epoch}: validation {scores_in_words(validation.scores)}"
+        text = f"epoch {progress.epoch}: {scores_in_words(validation.scores)}"
         if gates:
-            text += f", {sum(gates) / len(gates):.0%} of i and f beyond 0.1/0.9 in evaluation"
+            text += f", {sum(gates) / len(gates):.0%} binary gates"
         self.on_message(text + (" (best)" if is_best else ""))
 
     def on_message(self, message: str) -> None:
         """Prints it."""
-        say(message, self.bar.console)
+        say(message, self.bar.console, is_prose=True)
 
 
 class StudyBar(TrainingBar):

@@ -10,12 +10,14 @@ import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from g2lstm.errors import G2Error
 
 _LONGEST_NAME = 200  # bytes; most file systems allow 255, and a file has a longer name while it is written
 
@@ -72,6 +74,14 @@ def _plain(text: str) -> Text:
     return Text(safe(text))
 
 
+def not_utf8(error: UnicodeDecodeError) -> str:
+    """What is wrong with bytes that are no text, and what to do."""
+    return (
+        f"is not UTF-8 text: byte 0x{error.object[error.start]:02x} at position {error.start + 1}; convert it first, "
+        "for example with: iconv -f latin1 -t utf-8"
+    )
+
+
 def console() -> Console:
     """Standard output; in a file or a pipe, lines are wide enough for every table."""
     return _console(is_error=False, is_terminal=sys.stdout.isatty())
@@ -88,9 +98,10 @@ def _console(is_error: bool, is_terminal: bool) -> Console:
     return Console(stderr=is_error, width=None if is_terminal else 160)
 
 
-def say(text: str, to: Console | None = None) -> None:
-    """Prints a line, by default to standard output."""
-    (to or console()).print(_plain(text), highlight=False, soft_wrap=True)
+def say(text: str, to: Console | None = None, *, is_prose: bool = False) -> None:
+    """Prints a line, by default to standard output; a terminal gets prose with its lines broken between words."""
+    to = to or console()
+    to.print(_plain(text), highlight=False, soft_wrap=not (is_prose and to.is_terminal))
 
 
 def tell(text: str) -> None:
@@ -104,8 +115,12 @@ def put(text: str) -> None:
 
 
 def print_json(values: Any, *, ascii_only: bool = True) -> None:
-    """Prints one object for machines."""
-    print(safe(json.dumps(values, ensure_ascii=ascii_only)))
+    """Prints one object for machines; JSON has no NaN and no infinity."""
+    try:
+        text = json.dumps(values, ensure_ascii=ascii_only, allow_nan=False)
+    except ValueError:
+        raise G2Error("a result is infinite or not a number, so --json can't print it; leave out --json") from None
+    print(safe(text))
 
 
 def table(
@@ -121,3 +136,22 @@ def table(
         else:
             made.add_row(*map(_plain, row))
     return made
+
+
+Model = TypeVar("Model")
+
+
+def open_quickly(run: Path, kind: type[Model], eval_gate: str | None = None) -> Model | None:
+    """The model in the runtime without torch, which answers the same; None if it can't be had.
+
+    Then load the run with torch, whose checks say more about what is wrong with it.
+    """
+    from g2lstm.runtime.opened import load
+
+    if run.is_file():
+        return None
+    try:
+        found = load(run, eval_gate=eval_gate)
+    except G2Error:
+        return None
+    return found if isinstance(found, kind) else None

@@ -41,7 +41,7 @@ def study(
         Literal["small", "paper"],
         typer.Option(help="small takes at most an hour per run on two cores; paper uses the paper's own recipes."),
     ] = "small",
-    seeds: Annotated[int, typer.Option(min=1, help="The seeds per run; two or more give deviations.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="The number of seeds per run; two or more give deviations.")] = 1,
     out: Annotated[Path, typer.Option(help="The folder for all runs; studies share it.", callback=usable)] = Path(
         "runs/study"
     ),
@@ -49,7 +49,7 @@ def study(
         list[str] | None,
         typer.Option(metavar="PATTERN", help="Only runs whose names match, such as *gumbel*; repeatable."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs, their cost and what is done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs, what they cost and what is done.")] = False,
     table_only: Annotated[bool, typer.Option("--table-only", help="Print the results so far; train nothing.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
     overrides: Set = None,
@@ -58,7 +58,7 @@ def study(
 ) -> None:
     """Reproduce one of the paper's tables: train what is missing, and print our scores beside the paper's.
 
-    `bits` is a league of our own: Penn Treebank in few bits per weight, with one layer of 300 units as in papers on
+    `bits` is not in the paper: Penn Treebank with few bits per weight and one layer of 300 units, as in papers on
     quantised LSTMs, and a picture of perplexity against bits.
 
     You can stop a study at any time; the same command continues and skips what is done. A difference between methods
@@ -95,7 +95,7 @@ def study(
         with bar() as show:
             files = draw_figures(every, data_dir, partial(show, "counting gates"))
     elif name == "bits":
-        from g2lstm.lab.study.bits import draw_league
+        from g2lstm.lab.study.figures import draw_league
 
         files = draw_league([build(table, every) for table in chosen.tables], out)
     if as_json:
@@ -134,7 +134,7 @@ def show_table(found: "StudyTable") -> None:
     """
     from g2lstm.lab.study.table import COMPARISON, HOW
 
-    grid = [["", *found.headings], *([name, *(cell.text for cell in cells)] for name, cells in found.rows)]
+    grid = found.grid()
     shown = [table(first, rest, title=found.title) for first, *rest in (grid, list(zip(*grid, strict=True)))]
     widths = [Console(width=10_000).measure(each).maximum for each in shown]
     console().print(shown[widths[0] > max(console().width, widths[1])])
@@ -142,7 +142,7 @@ def show_table(found: "StudyTable") -> None:
         rows = [comparison.in_words() for comparison in found.comparisons]
         console().print(table(COMPARISON, rows, title=HOW, left=2))
     for line in found.notes:
-        say(line)
+        say(line, is_prose=True)
 
 
 def _facts(job: "Job") -> dict[str, Any]:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from g2lstm.cli.progress import bar
-from g2lstm.cli.quick import open_quickly
-from g2lstm.cli.shared import Beam, EvalGate, LengthPenalty, Run, print_json, put, tell
+from g2lstm.cli.shared import Beam, EvalGate, LengthPenalty, Run, not_utf8, open_quickly, print_json, put, tell
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
-    from g2lstm.runtime.translating import TextTranslation, Translation
+    from g2lstm.runtime.translation import TextTranslation, Translation
 
 _FEW = 16  # lines, which NumPy translates before torch is imported
 _READ_AT_ONCE = 1 << 16  # bytes: enough lines to fill batches with sentences of similar length
@@ -31,7 +30,7 @@ def translate(
     n_best: Annotated[int, typer.Option("--n-best", "--nbest", min=1, help="The number of translations per line.")] = 1,
     scores: Annotated[bool, typer.Option("--scores", help="Write the score before each translation.")] = False,
     alignments: Annotated[
-        bool, typer.Option("--alignments", help="Write after each translation which words belong together: 0-0 1-2.")
+        bool, typer.Option("--alignments", help="Write which words belong together after each translation: 0-0 1-2.")
     ] = False,
     attention: Annotated[
         bool, typer.Option("--attention", help="Show which source token each target token attended to.")
@@ -54,15 +53,15 @@ def translate(
     """Translate each line of standard input, in order, as it comes; an empty line stays empty.
 
     Tokenise the lines as the training text was. A line that can't be translated gives an empty line, a message on
-    standard error, and exit code 2 at the end; a translation that reaches the limit of its length gives a message.
+    standard error, and exit code 2 at the end; a translation that reaches its length limit gives a message.
 
     Columns are separated by tabs: with --n-best the number of the input line and the score come first, with --scores
-    the score, and --alignments adds pairs of words between spaces, source and target, counted from 0. With --attention,
+    the score, and --alignments adds pairs of source and target words, counted from 0. With --attention,
     indented lines show which source token each target token attended to most. With --json, each line is an object with
     all of this and the translation's rank.
 
-    With --sample, translations are drawn, as many per line as --n-best says, and --beam has no effect; back-translation
-    needs such. With --seed, a line gets the same translation wherever it stands.
+    With --sample, translations are drawn at random, as back-translation needs them: --n-best says how many per line,
+    and --beam has no effect. With --seed, a line gets the same translation wherever it stands.
 
     Example: `g2lstm translate runs/multi30k-small --beam 5 < in.de > out.en`
     """
@@ -96,7 +95,7 @@ def translate(
     except BrokenPipeError:  # a reader such as `head` has had enough; Python must not write again when it exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if translator.refused:
-        tell(f"g2lstm: {translator.refused:,} line(s) could not be translated; their lines are empty")
+        tell(f"g2lstm: {translator.refused:,} line(s) could not be translated; their output is empty")
         raise typer.Exit(2)
 
 
@@ -133,10 +132,7 @@ class _Translator:
                     raise G2Error(too_long(length, self._max_source))
                 lines[place] = text
             except UnicodeDecodeError as error:
-                results[place] = [
-                    f"is not UTF-8 text: byte 0x{line[error.start]:02x} at position {error.start + 1}; convert it "
-                    "first, for example with: iconv -f latin1 -t utf-8"
-                ]
+                results[place] = [not_utf8(error)]
             except G2Error as error:
                 results[place] = [str(error)]
         self.refused += len(group) - len(lines)
@@ -148,7 +144,7 @@ class _Translator:
             results[place] = [*each]
             if each[0].is_cut:
                 tell(
-                    f"g2lstm: line {first + place} is cut after {len(each[0].target_ids)} target tokens; "
+                    f"g2lstm: line {first + place} was cut off after {len(each[0].target_ids)} target tokens; "
                     "raise --max-length if its translation is not complete"
                 )
         return results

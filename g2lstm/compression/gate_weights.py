@@ -62,7 +62,8 @@ class LayerWeights(NamedTuple):
         # The candidate of a GRU is the only gate that has its two products apart.
         gates = (0, 1, 3) if is_gru else range(4)
         terms += [Term(weight.encoding, "h", gate, weight.factor) for gate, weight in zip(gates, self.w_h, strict=True)]
-        bias = (self.b_x + self.b_h) * self.row_factors
+        with np.errstate(over="ignore"):  # whoever computes with infinity says so
+            bias = (self.b_x + self.b_h) * self.row_factors
         if is_gru:
             bias = np.concatenate([bias[: 2 * self.hidden], self.b_x[2 * self.hidden :], self.b_h[2 * self.hidden :]])
         return terms, bias

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from g2lstm.compression.choice import choose
 from g2lstm.compression.encodings import Dense, Encoding
 from g2lstm.compression.modules import (
     Compressed,
@@ -23,12 +22,12 @@ from g2lstm.compression.modules import (
 )
 from g2lstm.compression.recurrent import CompressedRecurrent, compressed
 from g2lstm.compression.spec import GROUPS, Given, Operations, Spec, encode
-from g2lstm.compression.straight_through import Preparation, preparations, unprepare_
-from g2lstm.compression.targets import CONVOLUTIONS, Targets, find_targets, is_dense
+from g2lstm.compression.straight_through import Master, Part, Preparation, preparations, unprepare_
+from g2lstm.compression.targets import CONVOLUTIONS, Targets, choose, find_targets, is_dense
 from g2lstm.errors import G2Error
 from g2lstm.nn.checks import check_module
 from g2lstm.nn.convert import Model, replace_all
-from g2lstm.nn.names import called
+from g2lstm.nn.survey import called
 
 _ERRORS = {True: 0.2, False: 0.5}  # beyond which `compress` warns, in recurrent layers of torch's own and elsewhere
 
@@ -49,17 +48,17 @@ def compress(
     weights stay tied.
     `compression.targets.find_targets` says which linear layers count as a softmax. Everything else is kept. So are
     layers that may compute something else, with a warning: subclasses, layers under a parametrisation or a hook, and
-    those whose weights other modules use too. One more warning names the matrices that lose much: those whose error
+    those whose weights other modules use too. Another warning names the matrices that lose much: those whose error
     |W - W'|, the root of the sum of squares, is more than half of |W|; or a fifth in recurrent layers of torch's own,
-    whose gates have not learnt to bear it.
+    whose gates have not learnt to tolerate it.
 
     Args:
         model: any module that holds a recurrent layer, on any device.
         spec: such as "gates=round:0.2,clip:0.4; cell=int8", "int8" for all weights, or the name of a preset; or a spec
             for each pattern of names of modules or parameters. `compression.spec` describes both. Groups that the model
             does not have are ignored. A model from `prepare_` is compressed as it was prepared, so it needs no spec.
-        data: instead of a spec, batches to search for one; `search` describes this and the others, and returns it.
-        metric: of a model and a batch; lower is better.
+        data: batches on which to search for a spec, instead of giving one; `search` explains this and what follows.
+        metric: a function of a model and a batch; lower is better.
         max_loss: how much the metric may rise, as a share; without a metric, how far the outputs may deviate.
         budget: the most bytes that a file of `save` may have.
 
@@ -297,3 +296,48 @@ def _refuse_compressed(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, CompressedRecurrent | EncodedMatrix | Compressed):
             raise G2Error(f"{called(name)} is compressed already; compress the model that it was made from")
+
+
+def prepare_(model: Model, spec: Given) -> Model:
+    """Lets a model train through its compression, in place: forward calls see weights as they will be stored.
+
+    Parameters, optimisers and `state_dict` stay as they are: the optimiser updates full weights, with the gradient of
+    the encoded ones. Weights are encoded once per update. After training, `compress(model)` returns a model with
+    exactly the weights that the last forward call would have seen, and `unprepare_` gives the full weights back.
+
+    Encoding is quicker here than in `compress`, and a little less exact, which training makes up for.
+
+    Args:
+        model: any module that holds a recurrent layer, on any device. Make an optimiser from `model.parameters()`,
+            before or after: attributes such as `layer.weight` are now what forward calls see, not the parameters.
+        spec: as for `compress`.
+
+    Returns:
+        The model.
+
+    Examples:
+        >>> g2lstm.prepare_(model, "gates=int2; cell=int3; embedding=int4")
+        >>> train(model)  # as before, for an epoch or two
+        >>> small = g2lstm.compress(model)
+    """
+    check_module(model, "prepare_")
+    wanted = Spec.of(spec)
+    if before := preparations(model):
+        raise G2Error(
+            f"this model is already prepared for {str(before[0].spec)!r}; train it and compress it, or call "
+            "g2lstm.unprepare_(model) before you prepare it for another spec"
+        )
+    found, chosen = plan(model, wanted)
+    parts: dict[nn.Parameter, list[Part]] = {}
+    for name, operations in chosen.items():
+        target = found.matrices[name]
+        parts.setdefault(target.parameter, []).append(Part(name, target.rows, operations))
+    uses = {found.matrices[name].parameter: found.matrices[name].uses for name in chosen}
+    modules: dict[nn.Module, dict[str, Master]] = {}
+    for parameter, own in parts.items():
+        first = uses[parameter][0]
+        master = Master(first.module, first.attribute, own)
+        for use in uses[parameter]:
+            modules.setdefault(use.module, {})[use.attribute] = master
+    Preparation(model, wanted, modules)
+    return model

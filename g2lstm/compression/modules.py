@@ -119,7 +119,7 @@ class EncodedMatrix(nn.Module):
             raise G2Error(f"the packed {name} of this state_dict is damaged: {error}") from None
         if _kind_of(facts) != _kind_of(self._facts):
             raise G2Error(
-                f"this state_dict has {name} as {facts}, and the model has {self._facts}; "
+                f"this state_dict has {name} as {facts}, but the model has {self._facts}; "
                 "load it into a model that was compressed like the one it was saved from"
             )
         tensors = {part: state_dict.get(f"{prefix}{part}") for part in Entry(name, facts).outlines}

@@ -16,17 +16,57 @@ import torch
 from torch import nn
 
 from g2lstm.compression import storage
-from g2lstm.compression.curve import Choice, Found, Option, Point, Unit, path, spec_of, units_of
+from g2lstm.compression.curve import (
+    Choice,
+    Found,
+    Option,
+    Point,
+    Unit,
+    deviation_from,
+    metric_of,
+    path,
+    spec_of,
+    units_of,
+)
 from g2lstm.compression.encodings import Encoding
-from g2lstm.compression.journal import Journal
-from g2lstm.compression.measure import deviation_from, metric_of
 from g2lstm.compression.model import copied, install_, plan
 from g2lstm.compression.saved import content_of
 from g2lstm.compression.spec import Spec, encode
 from g2lstm.compression.straight_through import preparations
 from g2lstm.compression.targets import find_targets
 from g2lstm.errors import G2Error
+from g2lstm.files import parse_json, read_bounded, write_atomically
 from g2lstm.nn.checks import check_module
+
+_MAX_BYTES = 2**26
+
+
+class Journal:
+    """The losses that were measured, by what was measured.
+
+    Args:
+        path: a JSON file; None to keep nothing.
+        key: identifies model, data and encodings; what is kept under another key does not count.
+    """
+
+    def __init__(self, path: Path | None, key: str) -> None:
+        self.path, self._key, self.losses = path, key, dict[str, float]()
+        if path is not None and path.exists():
+            try:
+                kept = parse_json(read_bounded(path, _MAX_BYTES))
+                losses = {str(name): float(loss) for name, loss in kept["losses"].items()}
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                raise G2Error(f"{path} is not the journal of a search: {error!r:.200}; delete it") from None
+            if kept.get("key") == key:  # not of a model with other weights, say
+                self.losses = losses
+
+    def add(self, name: str, loss: float) -> None:
+        """Keeps a loss."""
+        self.losses[name] = loss
+        if self.path is not None:
+            with write_atomically(self.path) as file:
+                file.write(json.dumps({"key": self._key, "losses": self.losses}, indent=1).encode())
+
 
 Measure: TypeAlias = Callable[[nn.Module], float]
 Show: TypeAlias = Callable[[str, int, int], None]  # what is being done, how much of it is done, and the total
@@ -56,14 +96,15 @@ def search(
         model: any module that `compress` takes.
         data: batches as the model's forward takes them: each a tensor, a tuple of arguments or a dict of them. One
             tensor is one batch.
-        metric: of a model and a batch, where lower is better, such as a loss; its mean over the batches counts. Without
-            it the loss is how far the outputs deviate: the norm of all differences, relative to that of all outputs.
+        metric: a function of a model and a batch, such as a loss; lower is better, and the mean over the batches
+            counts. Without it, the loss is how far the outputs deviate: the norm of all differences, relative to that
+            of all outputs.
         max_loss: how much the metric may rise, as a share of its value before; or how far the outputs may deviate.
         budget: the most bytes that a file of `save` may have.
         encodings: the operations that are tried for each matrix, such as "int4".
-        journal: a JSON file that keeps what was measured, so that a search that was stopped continues, and one with
+        journal: a JSON file that keeps what was measured, so a search that was stopped can continue, and one with
             another bound takes less time. Use one file for each model and data.
-        show: is told what is done and how much of it.
+        show: called with what is being done, how much of it is done, and the total.
 
     Examples:
         >>> found = g2lstm.search(model, batches, max_loss=0.02)

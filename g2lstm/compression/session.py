@@ -1,10 +1,11 @@
-"""`Session`: a stack of recurrent layers with encoded weights that reads one sequence step by step."""
+"""`Session`: layers with encoded weights that read step by step; `TokenSession`: one of them that reads token ids."""
 
 import itertools
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
     from torch import Tensor
+
 
 Array: TypeAlias = NDArray[np.floating[Any]]
 Vector: TypeAlias = "ArrayLike | Tensor"
@@ -94,7 +96,7 @@ class Layer:
 
 
 class Session(ABC):
-    """Reads a sequence through a stack of layers, keeping h and c of each, in a GRU h alone; they start at zero.
+    """Reads a sequence through a stack of layers, keeping h and c of each (in a GRU, h alone); they start at zero.
 
     `sequence` returns exactly what that many calls of `step` would. Threads can share a session; they take turns.
 
@@ -269,3 +271,49 @@ def _open(a: Array, hard: bool) -> Array:
     if hard:
         return np.where(np.isnan(a), a, np.heaviside(a, 1).astype(a.dtype))
     return (1 + np.tanh(a / 2)) / 2  # without the overflow that exp has
+
+
+class TokenSession:
+    """A model that reads token by token and keeps its state, which is zero before the first token.
+
+    Attributes:
+        vocabulary_size: V.
+    """
+
+    def __init__(self, session: Session, embedding: Encoding) -> None:
+        self._session, self._rows = session, embedding.rows
+        self.vocabulary_size = embedding.shape[0]
+
+    def step(self, token: int) -> Array:
+        """Reads a token id; returns the log-probabilities (V,) of the next one."""
+        return self._session.step(self._rows(np.array([self._checked(token)]))[0])
+
+    def sequence(self, tokens: "Sequence[int] | NDArray[np.integer] | Tensor") -> Array:
+        """Reads token ids (T,); returns what that many calls of `step` would, (T, V)."""
+        ids = [self._checked(token) for token in tokens]
+        return self._session.sequence(self._rows(np.array(ids, np.int64)))
+
+    def read(self, tokens: Sequence[int]) -> Array:
+        """Reads at least one token id; returns the log-probabilities (V,) after the last of them."""
+        return self.step(tokens[0]) if len(tokens) == 1 else self.sequence(tokens)[-1]
+
+    def get_state(self) -> list[tuple[Array, ...]]:
+        """Copies of h and c (H,) of each layer."""
+        return self._session.get_state()
+
+    def set_state(self, states: Sequence[tuple[Vector, ...]]) -> None:
+        """Sets h and c (H,) of each layer, from which the next step continues."""
+        self._session.set_state(states)
+
+    def reset(self) -> None:
+        """Sets all states to zero."""
+        self._session.reset()
+
+    def _checked(self, token: "int | Tensor") -> int:
+        try:
+            number = index(token)
+        except TypeError:
+            raise G2Error(f"a token id must be an integer, got {token!r}") from None
+        if not 0 <= number < self.vocabulary_size:
+            raise G2Error(f"token ids go from 0 to {self.vocabulary_size - 1}, got {number}")
+        return number

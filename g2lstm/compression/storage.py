@@ -154,7 +154,7 @@ def read_arrays(path: Path, file: Any) -> dict[str, Array]:
     for name in file.keys():  # noqa: SIM118  # it is no mapping
         dtypes[name], shape = (kept := file.get_slice(name)).get_dtype(), kept.get_shape()
         if dtypes[name] not in _DTYPES or 0 in shape:
-            raise G2Error(f"{brief(name)} is {dtypes[name]} {brief(shape)}, which no weights are")
+            raise G2Error(f"{brief(name)} is {dtypes[name]} {brief(shape)}, which cannot be weights")
     arrays = {name: file.get_tensor(name) for name, dtype in dtypes.items() if dtype != "BF16"}
     if "BF16" in dtypes.values():  # which `safe_open` can't give to NumPy
         raw = dict(safetensors.deserialize(path.read_bytes()))
@@ -191,7 +191,7 @@ def parse_header(text: str) -> dict[str, Any]:
     try:
         header = parse_json(text, _without_repetition, allow_nan=False)
     except ValueError as error:
-        raise G2Error(f"its header is not JSON that can be used: {brief(str(error))}") from None
+        raise G2Error(f"its header is not usable JSON: {brief(str(error))}") from None
     if not isinstance(header, dict):
         raise G2Error(f"its header must be a table, got {brief(header)}")
     if not is_whole(version := header.get("version"), 1, 2**31 - 1):

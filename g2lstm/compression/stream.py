@@ -12,11 +12,10 @@ from g2lstm.compression import kernel
 from g2lstm.compression.causal import ModelSession
 from g2lstm.compression.encodings import Dense, Encoding
 from g2lstm.compression.kernel import open_session
-from g2lstm.compression.layers import session_layers, why_no_session
 from g2lstm.compression.modules import EncodedMatrix
-from g2lstm.compression.recurrent import CompressedLSTM
+from g2lstm.compression.recurrent import CompressedLSTM, session_layers, why_no_session
 from g2lstm.compression.session import Layer, Session
-from g2lstm.compression.tokens import TokenSession as TokenSession
+from g2lstm.compression.session import TokenSession as TokenSession
 from g2lstm.errors import G2Error
 from g2lstm.nn.gru import GatedGRU
 from g2lstm.nn.lstm import G2LSTM, GatedLSTM

@@ -1,1 +1,1 @@
-"""Models for other runtimes: ONNX."""
+"""Models for other runtimes: ONNX (the files here), C (`c/`) and HTML (`html/`)."""

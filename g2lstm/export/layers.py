@@ -16,8 +16,8 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from g2lstm.compression.layers import LayerWeights, Weight, layer_weights
 from g2lstm.compression.modules import EncodedMatrix
+from g2lstm.compression.recurrent import LayerWeights, Weight, layer_weights
 from g2lstm.errors import G2Error
 from g2lstm.export.weights import Matrix, Notes
 from g2lstm.nn.gate import LSTM

@@ -77,7 +77,7 @@ def export_onnx(
         path: NAME.onnx.
         example: what the model is called with: a tensor, a tuple of arguments or a dictionary of named ones. Recurrent
             layers, language and translation models need none.
-        states: whether the states of layers that the model calls without are added; None for yes, unless a layer reads
+        states: whether to add the states of layers that the model calls without any; None for yes, unless a layer reads
             in both directions.
         activations: "float32"; or "int8" to round the vectors that packed weights are multiplied by, which is faster
             and a little less exact.

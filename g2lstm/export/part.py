@@ -145,8 +145,8 @@ class Call(Part):
         changed = [name for name, one in first.items() if not torch.allclose(one, again[name], equal_nan=True)]
         if changed:
             raise G2Error(
-                f"{type(model).__name__} returns another {changed[0]} when it reads the example again: it is random, "
-                "or keeps states between its calls; export a forward that takes and returns the states"
+                f"{type(model).__name__} returns a different {changed[0]} when it reads the example again: it is "
+                "random, or keeps states between its calls; export a forward that takes and returns the states"
             )
         self._widen()
         self._find_hidden(states)

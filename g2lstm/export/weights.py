@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from g2lstm.compression.encodings import Coded
-from g2lstm.compression.layers import Weight
+from g2lstm.compression.recurrent import Weight
 
 Floats = npt.NDArray[np.float32]
 _BLOCKS = (256, 128, 64, 32, 16)  # columns per scale that MatMulNBits supports

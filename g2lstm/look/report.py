@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from g2lstm.errors import G2Error
 from g2lstm.files import write_atomically
@@ -34,12 +34,27 @@ _SENTENCES = 2
 Runs = Mapping[str, RunDirectory]
 
 
+class Measured(NamedTuple):
+    """A table of what else was measured: texts, the first of each row its name."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+
+    def to_html(self) -> str:
+        """The table below its title, and the notes below it."""
+        notes = "".join(f'<p class="quiet">{escape(note)}</p>' for note in self.notes)
+        return f"<h2>{escape(self.title)}</h2>{_table(self.head, self.rows, range(1, len(self.head)))}{notes}"
+
+
 def write_report(
     paths: Sequence[Path],
     out: Path,
     *,
     texts: Sequence[str] | None = None,
     data_dir: Path | None = None,
+    measured: Sequence[Measured] = (),
     progress: Callable[[str], None] | None = None,
 ) -> None:
     """Write a self-contained page about runs: settings, scores, curves, compression, histograms, heat maps.
@@ -52,6 +67,7 @@ def write_report(
         out: the page; replaces an earlier report, but no other file.
         texts: sentences to show as heat maps; by default some of the validation text, if that is available.
         data_dir: where the named data sets are.
+        measured: tables that follow the summary.
         progress: called with what is being done.
     """
     check_out(out)
@@ -60,7 +76,7 @@ def write_report(
     say("reading what was measured")
     counts = {name: run.gate_counts() for name, run in runs.items()}
     compressed = _compression(runs)  # first, since it may find a damaged file
-    sections = [_summary(runs), _learning(runs)]
+    sections = [_summary(runs), *(table.to_html() for table in measured), _learning(runs)]
     readings: dict[str, dict[str, Reading]] = {}  # by sentence and run
     for name, run in runs.items():
         say(f"reading sentences with {name}")
@@ -257,7 +273,7 @@ def _same_layers(runs: Mapping[str, GatesFile]) -> str:
 
 
 def _explained(counts: Mapping[str, GatesFile | None]) -> str:
-    """The units whose gates switch with something that can be named, with examples."""
+    """The units whose gates respond to a feature that can be named, with examples."""
     parts = []
     for name, found in counts.items():
         if found is None or not found.explained:
@@ -276,7 +292,9 @@ def _explained(counts: Mapping[str, GatesFile | None]) -> str:
         parts.append(f'<div class="scroll"><table><thead><tr>{head}</tr></thead>{"".join(rows)}</table></div>')
     if not parts:
         return ""
-    how = "Chosen on half of the text, measured on the other. In the examples, the gate is open at the marked words."
+    how = (
+        "Chosen on half of the text, measured on the other half. In the examples, the gate is open at the marked words."
+    )
     return f'<h2>Units that can be explained</h2><p class="quiet">{how}</p>{"".join(parts)}'
 
 

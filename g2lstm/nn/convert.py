@@ -13,8 +13,18 @@ from g2lstm.nn.checks import check_module
 from g2lstm.nn.gate import GateRule
 from g2lstm.nn.gated import Gated, WithParameters
 from g2lstm.nn.lstm import G2LSTM
-from g2lstm.nn.names import as_patterns, called, check_patterns, matches
-from g2lstm.nn.survey import TWINS, parameter_names, survey, twin_of, weight_drop, why_not
+from g2lstm.nn.survey import (
+    TWINS,
+    as_patterns,
+    called,
+    check_patterns,
+    matches,
+    parameter_names,
+    survey,
+    twin_of,
+    weight_drop,
+    why_not,
+)
 
 Model = TypeVar("Model", bound=nn.Module)
 Recurrent = TypeVar("Recurrent", bound=nn.Module)
@@ -73,7 +83,7 @@ def convert_(
     subclass or a parametrised layer, and is therefore left alone. `survey(model)` lists them all.
 
     Args:
-        model: any module. If it is itself a recurrent layer, use the returned one.
+        model: any module, or a single layer.
         only: pattern or patterns; only layers whose names match are converted. "encoder" and "enc*" match
             "encoder.lstm" too.
         skip: pattern or patterns of layers to leave as they are.
@@ -99,11 +109,11 @@ def convert_(
             made[old] = retype(drop.layer, TWINS[type(drop.layer)], drop.raw, **{"weight_dropout": drop.rate, **chosen})
             made[old].train(old.training)
     if any(layer.eval_gate == "hard" for layer in made.values()):
-        warnings.warn("hard gates change the output in evaluation: no layer of torch's has them", stacklevel=2)
+        warnings.warn("hard gates change the output in evaluation: torch's layers do not have them", stacklevel=2)
     rules = [(layer, _evaluation_rule(layer)) for layer in made.values()]
     _refuse_tied_elsewhere(model, set(made), rules)
     _scale_rows(rules, invert=True)
-    return replace_all(model, made)
+    return _become(model, replace_all(model, made))
 
 
 def _plan(
@@ -171,38 +181,6 @@ def _options_of(
     return each[0]
 
 
-def set_gates_(model: Model, *, only: str | Iterable[str] | None = None, **options: Any) -> Model:
-    """Changes how all our layers inside a model compute their gates, at any moment of training.
-
-    Args:
-        model: with layers of ours inside.
-        only: pattern or patterns of the layers to change.
-        **options: method, tau, noise_rate, eval_gate, weight_dropout. A new method brings its own default for tau and
-            eval_gate unless they are given.
-
-    Returns:
-        The model.
-    """
-    check_module(model, "set_gates_")
-    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, WithParameters)}
-    if not layers:
-        raise G2Error(f"found no layer of g2lstm inside {type(model).__name__}; call g2lstm.convert_ first")
-    patterns = as_patterns(only)
-    check_patterns(patterns, layers, "layers of g2lstm")
-    allowed = ("method", "tau", "noise_rate", "eval_gate", "weight_dropout")
-    if wrong := sorted(options.keys() - set(allowed)):
-        raise G2Error(f"set_gates_ has no option {wrong[0]!r}; it takes {', '.join(allowed)}")
-    chosen = [layer for name, layer in layers.items() if not patterns or _is_about(patterns, [name])]
-    if "method" in options:  # it brings its own temperature and evaluation
-        options = {"tau": None, "eval_gate": None, **options}
-    for layer in chosen:  # a wrong value is reported before anything is changed
-        type(layer)(1, 1, device="meta", **{**layer.options(), **options})
-    for layer in chosen:
-        for name, value in options.items():
-            setattr(layer, name, value)
-    return model
-
-
 def freeze_(model: Model) -> Model:
     """Turns every layer of ours inside `model` into torch's own with the same output in evaluation, in place.
 
@@ -210,7 +188,7 @@ def freeze_(model: Model) -> Model:
     so compressed layers, which have none, are refused.
 
     Returns:
-        The model; if it is itself one of our layers, the new layer.
+        The model.
     """
     check_module(model, "freeze_")
     wanted: dict[str, Any] = {}
@@ -232,7 +210,15 @@ def freeze_(model: Model) -> Model:
     rules = [(layer, _evaluation_rule(layer)) for layer in wanted.values()]
     _refuse_tied_elsewhere(model, set(made), rules)
     _scale_rows(rules)
-    return replace_all(model, made)
+    return _become(model, replace_all(model, made))
+
+
+def _become(model: Model, new: nn.Module) -> Model:
+    """Turns the very object `model` into `new`, if it is another: a layer by itself has no parent to be replaced in."""
+    if new is not model:
+        object.__setattr__(model, "__dict__", vars(new))
+        object.__setattr__(model, "__class__", type(new))
+    return model
 
 
 def shape_of(layer: nn.Module) -> dict[str, Any]:

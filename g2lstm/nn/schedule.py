@@ -1,30 +1,33 @@
-"""`GateSchedule`: gates that change over the course of training, plain at first and sampled from some moment on."""
+"""Gates that change while a model trains: `set_gates_` at once, `GateSchedule` plain at first and sampled later."""
 
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Any, Literal, TypeVar
 
 from torch import nn
 
 from g2lstm.errors import G2Error
-from g2lstm.nn.checks import NOISY_METHODS, checked_option
+from g2lstm.nn.checks import NOISY_METHODS, check_module, checked_option
 from g2lstm.nn.gated import WithParameters
 from g2lstm.nn.kind import DEFAULT_TAU
+from g2lstm.nn.survey import as_patterns, check_patterns, matches
 
+Model = TypeVar("Model", bound=nn.Module)
 Course = float | tuple[float, float]  # one value, or the first and the last
 
 
 class GateSchedule:
     """How the gates of all our layers inside a model change while it trains.
 
-    Until `start` the layers are plain LSTMs or GRUs. From then on they have `method`, and noise rate and temperature
-    each follow a straight line. Binary gates need this: a model that learns with them from the first update ends worse.
-    Choose the best weights among those after `start`: before, evaluation sees another function.
+    Until `start`, the layers are plain LSTMs or GRUs. From then on they have `method`, and noise rate and temperature
+    each change linearly. Binary gates need this: a model that learns with them from the first update ends worse.
+    Choose the best weights among those after `start`: before it, evaluation sees a different function.
 
     Args:
-        method: as of `G2LSTM`; not "sigmoid".
+        method: as in `G2LSTM`; not "sigmoid".
         start: the share of the training, in [0, 1), after which the method begins.
         noise_rate: one value, or the values at `start` and at the end.
         tau: likewise; the method's own unless given.
-        eval_gate: as of `G2LSTM`; the method's own unless given.
+        eval_gate: as in `G2LSTM`; the method's own unless given.
 
     Examples:
         >>> schedule = g2lstm.GateSchedule("binary", start=0.5)
@@ -73,7 +76,7 @@ class GateSchedule:
         return options
 
     def apply_(self, model: nn.Module, share: float) -> bool:
-        """Sets the gates of a model that is this share of its training done; says whether the method has begun.
+        """Sets the gates of a model that has done this share of its training; says whether the method has begun.
 
         Args:
             model: with layers of ours inside.
@@ -100,3 +103,35 @@ def _both(name: str, course: Course) -> tuple[float, float]:
 def _between(course: tuple[float, float], done: float) -> float:
     first, last = course
     return last if done == 1 or first == last else first + (last - first) * done
+
+
+def set_gates_(model: Model, *, only: str | Iterable[str] | None = None, **options: Any) -> Model:
+    """Changes how all our layers inside a model compute their gates, at any point in training.
+
+    Args:
+        model: with layers of ours inside.
+        only: pattern or patterns of the layers to change.
+        **options: method, tau, noise_rate, eval_gate, weight_dropout. A new method brings its own default for tau and
+            eval_gate unless they are given.
+
+    Returns:
+        The model.
+    """
+    check_module(model, "set_gates_")
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, WithParameters)}
+    if not layers:
+        raise G2Error(f"found no layer of g2lstm inside {type(model).__name__}; call g2lstm.convert_ first")
+    patterns = as_patterns(only)
+    check_patterns(patterns, layers, "layers of g2lstm")
+    allowed = ("method", "tau", "noise_rate", "eval_gate", "weight_dropout")
+    if wrong := sorted(options.keys() - set(allowed)):
+        raise G2Error(f"set_gates_ has no option {wrong[0]!r}; it takes {', '.join(allowed)}")
+    chosen = [layer for name, layer in layers.items() if not patterns or any(matches(name, one) for one in patterns)]
+    if "method" in options:  # it brings its own temperature and evaluation
+        options = {"tau": None, "eval_gate": None, **options}
+    for layer in chosen:  # a wrong value is reported before anything is changed
+        type(layer)(1, 1, device="meta", **{**layer.options(), **options})
+    for layer in chosen:
+        for name, value in options.items():
+            setattr(layer, name, value)
+    return model

@@ -1,19 +1,59 @@
 """Finds the recurrent layers inside a model, and says which of them we can convert."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from g2lstm.errors import G2Error
 from g2lstm.nn.cells import G2GRUCell, G2LSTMCell
 from g2lstm.nn.checks import check_module
 from g2lstm.nn.gate import GRU, LSTM, Kind
 from g2lstm.nn.gated import Gated, WithParameters
 from g2lstm.nn.gru import G2GRU
 from g2lstm.nn.lstm import G2LSTM
-from g2lstm.nn.names import called
+
+
+def called(name: str) -> str:
+    """A module's name for people; the model itself has none."""
+    return name or "the model itself"
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a pattern, with `*` and `?`, matches a name or a module that contains it.
+
+    "encoder" and "enc*" match "encoder" and "encoder.lstm"; "*.lstm" matches "encoder.lstm".
+    """
+    parts = name.split(".")
+    return any(fnmatchcase(".".join(parts[:count]), pattern) for count in range(1, len(parts) + 1))
+
+
+def as_patterns(given: str | Iterable[str] | None) -> tuple[str, ...]:
+    """One pattern, several or none as a tuple."""
+    return () if given is None else (given,) if isinstance(given, str) else tuple(given)
+
+
+def check_patterns(patterns: Iterable[str], names: Iterable[str], what: str) -> None:
+    """Raises if a pattern matches none of the names.
+
+    Args:
+        patterns: to check.
+        names: those that exist.
+        what: what has these names, in the plural, such as "recurrent layers".
+    """
+    names = list(names)
+    for pattern in patterns:
+        if any(matches(name, pattern) for name in names):
+            continue
+        near = get_close_matches(pattern, names, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        known = ", ".join(called(name) for name in names[:8]) + (", ..." if len(names) > 8 else "")
+        raise G2Error(f"no {what} match {pattern!r}: there are {known or 'none'}{hint}")
+
 
 # Which of our layers stands for which of torch's.
 TWINS: dict[type[nn.Module], type[WithParameters]] = {
@@ -145,11 +185,11 @@ class WeightDrop:
         if type(self.layer) not in TWINS:
             return f"no layer of g2lstm replaces {type(self.layer).__name__}"
         if self.is_variational:
-            return "its dropout is variational: it drops whole rows of a weight, and weight_dropout single elements"
+            return "its dropout is variational: it drops whole rows of a weight, weight_dropout single elements"
         recurrent = {name for name in parameter_names(self.layer) if name.startswith("weight_hh")}
         if set(self.raw) != recurrent:
             odd = sorted(set(self.raw) ^ recurrent)[0]
-            return f"weight_dropout is for all recurrent weights and no others, which {odd} contradicts"
+            return f"weight_dropout covers exactly the recurrent weights, and this wrapper differs in {odd}"
         return None
 
 

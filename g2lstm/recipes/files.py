@@ -53,7 +53,7 @@ def is_own_text(source: str) -> bool:
     if source in _shipped_files() or path.suffix == ".toml" or os.path.isfile(path / "recipe.toml"):
         return False
     if not os.path.isfile(path):
-        return os.path.isdir(path)
+        return os.path.exists(path)  # a folder; or a pipe or a device, which is refused like any text
     try:
         return "task" not in tomllib.loads(read_bounded(path, MAX_BYTES).decode())  # a recipe by another name
     except (G2Error, ValueError, RecursionError):
@@ -102,6 +102,8 @@ def apply_overrides(tables: dict[str, Any], overrides: Sequence[str]) -> list[st
     `data.tokenizer`, `model.tau`, `model.eval_gate` and `train.gates` to `model.method`, and an optimiser's settings to
     `train.optimizer.name`.
     """
+    if isinstance(overrides, str | Mapping):
+        raise G2Error(f'overrides must be a list such as ["train.epochs=1"], got a {type(overrides).__name__}')
     problems = []
     settings: dict[str, Any] = {}
     for override in overrides:
@@ -174,6 +176,11 @@ def _read(source: str) -> bytes:
         return read_bounded(path, MAX_BYTES)
     if os.path.isfile(path / "recipe.toml"):
         raise G2Error(f"{source} is a folder; to use the recipe in it, give {Path(source) / 'recipe.toml'}")
+    if path.suffix == ".txt" or ("/" in source and path.suffix != ".toml"):
+        raise G2Error(
+            f"there is no file or folder {source}; give a text, a folder with train.txt or pairs such as train.de and "
+            "train.en, or a recipe, which `g2lstm train list` shows"
+        )
     close = get_close_matches(source, shipped, n=1)
     guess = f"; did you mean {close[0]!r}?" if close else "."
     raise G2Error(

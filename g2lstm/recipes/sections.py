@@ -1,4 +1,4 @@
-"""What the recipes of all tasks share: data, gates, optimizers, and how to train."""
+"""What the recipes of all tasks share: data, gates, optimisers, and how to train."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,7 +65,7 @@ class DataSection(Section):
     """Your own text: for a language model a text file, or a folder with train.txt and perhaps valid.txt and test.txt;
     for translation a folder with a file for each split and language, such as train.de."""
     tokenizer: Literal["bpe", "word", "character"] = "bpe"
-    """What tokens are: sub-words, found by byte-pair encoding, which can write any text; words between white space; or
+    """What tokens are: sub-words, found by byte-pair encoding, which can spell any text; words between white space; or
     single characters. Words and characters that are not in the vocabulary become <unk>."""
     vocabulary: Vocabulary | None = Field(default=None, validate_default=True)
     """The largest number of tokens. Sub-words need at least 258; by default all words or characters count."""
@@ -75,7 +75,7 @@ class DataSection(Section):
     lowercase: bool = False
     """Convert the text to lower case first."""
     is_tokenized: bool = False
-    """The text already has spaces between words and punctuation, so that sub-words are only split at spaces."""
+    """The text already has spaces between words and punctuation, so sub-words are split only at spaces."""
 
     @property
     def endings(self) -> tuple[str, ...]:
@@ -196,9 +196,18 @@ class GateCourse(Section):
     start: DropProbability = BINARY_START
     """The share of the training after which `model.method` begins."""
     noise_rate: Share | None = None
-    """The noise rate at that moment; from there it goes in a straight line to `model.noise_rate` at the end."""
+    """The noise rate at that point; from there it changes linearly to `model.noise_rate` at the end."""
     tau: Temperature | None = None
-    """The temperature at that moment; from there it goes in a straight line to `model.tau`."""
+    """The temperature at that point; from there it changes linearly to `model.tau`."""
+
+
+class Teacher(Section):
+    """A trained model that the new one imitates: distillation."""
+
+    run: FolderName
+    """Its run directory; it must have the same task and the same tokenizers."""
+    share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """How much of the loss compares the predictions with the teacher's rather than with the text."""
 
 
 class TrainSection(Section):
@@ -218,7 +227,7 @@ class TrainSection(Section):
     patience: Count | None = None
     """Stop after this many validations without improvement; never if not given."""
     average: Annotated[int, Field(ge=2, le=100)] | None = None
-    """In the end, also try the mean of the weights of the last so many validations, one per epoch, and keep it if it is
+    """At the end, also try the mean of the weights of this many last validations, one per epoch, and keep it if it is
     better. Not for the optimiser "ntasgd", which averages by itself."""
     checkpoint_minutes: Positive = 10.0
     """How often to save the state between validations, in minutes."""
@@ -226,10 +235,12 @@ class TrainSection(Section):
     """The precision of matrix products; fp16 only on a GPU, with a scaled loss."""
     finetune_from: FolderName | None = None
     """A run directory whose weights training starts from."""
+    teacher: Teacher | None = None
+    """A trained run to learn from; none unless given."""
     compression: str | None = None
-    """A compression spec or preset: train with weights as it stores them, into a compressed run."""
+    """A compression spec or preset: train with the weights as it stores them, and write a compressed run."""
     gates: GateCourse | None = None
-    """A course for the gates. "binary" has the defaults of this section; other methods have none unless given."""
+    """A schedule for the gates. "binary" has the defaults of this section; other methods have none unless given."""
 
     @field_validator("optimizer", mode="before")
     @classmethod

@@ -15,19 +15,85 @@ from filelock import FileLock, Timeout
 from safetensors.torch import save
 from torch import nn
 
-from g2lstm.compression.model import compress
+from g2lstm.compression import storage
+from g2lstm.compression.encodings.base import brief
+from g2lstm.compression.model import compress, encoded_matrices, install_
+from g2lstm.compression.spec import Spec
+from g2lstm.compression.storage import HEADER, parse_header
 from g2lstm.compression.straight_through import preparations
 from g2lstm.errors import G2Error
 from g2lstm.files import in_order, read_bounded, write_atomically
 from g2lstm.recipes.files import read_tables, recipe_to_toml, seal, tables_hash
 from g2lstm.recipes.sections import Recipe
 from g2lstm.runs.records import MAX_BYTES, CompressionReport, GatesFile, MetricsLine, Result, Score
-from g2lstm.runs.weights import Weights, compressed_weights
-from g2lstm.runtime.weights import PLAIN
+from g2lstm.runtime.weights import COMPRESSED, PLAIN, check_facts, check_is_run
 from g2lstm.tasks.recipes import TASKS, parse_recipe, task_of
 from g2lstm.text.lines import sha256_of
 from g2lstm.text.tokenize import Tokenizer
 from g2lstm.version import __version__
+
+
+def compressed_weights(model: nn.Module, spec: Spec, facts: Mapping[str, str]) -> bytes:
+    """The file of weights of a compressed model, with facts about their training."""
+    metadata = {**facts, "version": str(COMPRESSED)}
+    return storage.save(encoded_matrices(model), dict(model.named_parameters()), spec, metadata)
+
+
+class Weights:
+    """An open file of weights; `facts` is what it says about their training, such as the checksum of the data."""
+
+    def __init__(self, path: Path, file: Any) -> None:
+        self.path, self._file = path, file
+        self.facts: dict[str, str] = file.metadata() or {}
+        check_facts(path, self.facts)
+
+    @cached_property
+    def spec(self) -> str | None:
+        """How the weights are compressed; None if they are not."""
+        header = self.facts.get(HEADER)
+        try:
+            return None if header is None else str(parse_header(header)["spec"])
+        except G2Error as error:
+            raise G2Error(f"{self.path} can't be read: {error}; compress the original again") from None
+
+    def fill_(self, model: nn.Module) -> None:
+        """Puts the weights, which must be uncompressed, fit and be finite, into a model, perhaps on the meta device."""
+        if self.spec is not None:
+            raise G2Error(
+                f"the weights in {self.path.parent} are compressed ({self.spec}) and can't be trained; use the run "
+                "they were made from"
+            )
+        expected = {name: (list(value.shape), "F32") for name, value in model.state_dict().items()}
+        slices = {name: self._file.get_slice(name) for name in self._file.keys()}  # noqa: SIM118, it is no mapping
+        self._compare({name: (part.get_shape(), part.get_dtype()) for name, part in slices.items()}, expected)
+        weights = {name: torch.from_numpy(self._file.get_tensor(name)) for name in slices}
+        if wrong := [name for name, value in weights.items() if not value.isfinite().all()]:
+            raise G2Error(f"{self.path} is broken: {wrong[0]} is not finite; train the model again")
+        model.load_state_dict(weights, assign=next(model.parameters()).is_meta)
+
+    def fill_compressed_(self, model: nn.Module) -> None:
+        """Puts compressed weights, which must fit, into a model, perhaps on the meta device."""
+        stored = storage.load(self.path, self._file)
+        try:
+            install_(model, stored.matrices)
+        except G2Error as error:
+            raise self._does_not_fit(str(error)) from None
+        expected = {name: (tuple(value.shape), value.dtype) for name, value in model.named_parameters()}
+        self._compare({name: (tuple(value.shape), value.dtype) for name, value in stored.others.items()}, expected)
+        model.load_state_dict(model.state_dict() | stored.others, assign=True)
+
+    def _compare(self, found: Mapping[str, tuple[Any, Any]], expected: Mapping[str, tuple[Any, Any]]) -> None:
+        """Raises unless both name the same tensors, with the same shapes and types."""
+        for name in sorted(expected.keys() | found.keys()):
+            got, wanted = (" ".join(map(str, one.get(name, ["none"]))) for one in (found, expected))
+            if got != wanted:
+                raise self._does_not_fit(f"{brief(name)} has shape {got}, expected {wanted}")
+
+    def _does_not_fit(self, why: str) -> G2Error:
+        return G2Error(
+            f"{self.path} does not fit the recipe and the tokenizer: {why}; use the ones it was trained with"
+        )
+
 
 TABLE = "compression.json"  # of a compressed run: what compression saves and costs
 _LEFT_AT_START = re.compile(r"\.lock|tokenizer.*\.json|\.(tokenizer|recipe).*\.tmp")  # by one that was interrupted
@@ -69,14 +135,15 @@ class RunDirectory:
     def open(cls, path: Path, *, task: str | None = None) -> "RunDirectory":
         """Opens an existing run, of this task if one is given, and checks all but its weights."""
         run = cls(path)
-        if not os.path.isfile(run.recipe_file):  # unlike Path.is_file, this never raises
-            what = "does not exist" if not os.path.exists(path) else "has no recipe.toml"
-            raise G2Error(f"{path} is not a run directory: it {what}; make one with `g2lstm train RECIPE --out {path}`")
+        check_is_run(path)
         found = run._tables.get("task")
         if isinstance(found, str) and found not in TASKS:
             raise G2Error(f"{path} is a run of task {found!r}, which this g2lstm does not know; install a newer one")
         if task is not None and isinstance(found, str) and found != task:
-            raise G2Error(f"{path} is a run of task {found!r}, and this needs one of task {task!r}")
+            is_a, needed = (TASKS[name].trained for name in (found, task))
+            raise G2Error(
+                f"{path} is a {is_a.title}, and this needs a {needed.title}; use it with `g2lstm {is_a.uses[0]}`"
+            )
         return run
 
     @cached_property

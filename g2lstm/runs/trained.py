@@ -5,7 +5,7 @@ from typing import Any
 
 from g2lstm.errors import G2Error
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.machine import machine
+from g2lstm.runs.records import machine
 from g2lstm.tasks.recipes import task_of
 from g2lstm.tasks.task import Task, TrainedT, without_memory
 from g2lstm.tasks.trained import Progress, Scoring, Trained

@@ -8,8 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from g2lstm.errors import G2Error
-from g2lstm.runs.machine import machine
-from g2lstm.runs.records import Score
+from g2lstm.runs.records import Score, machine
 from g2lstm.runs.trained import score
 from g2lstm.tasks.trained import Progress, Scoring, Trained
 

@@ -1,4 +1,4 @@
-"""Beam search: the likeliest sentences of a model that predicts one word at a time, in NumPy."""
+"""Translations of a model that predicts one word at a time, in NumPy: the likeliest by beam search, or drawn."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from g2lstm.errors import G2Error
+from g2lstm.runtime.sampling import check_temperature, choose
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Ints: TypeAlias = NDArray[np.int64]
@@ -50,20 +51,53 @@ class Offers(NamedTuple):
 Step: TypeAlias = Callable[[Ints, Any, int], Offers]
 
 
-def beam_search(
-    step: Step,
-    state: State,
-    batch: int,
-    *,
-    eos: int,
-    max_lengths: Ints,
-    beam: int = 5,
-    length_penalty: float = 1.0,
-    n_best: int = 1,
-    min_length: int = 0,
-    forbidden: Sequence[int] = (),
-    keep_attention: bool = False,
-) -> list[list[Hypothesis]]:
+class Drawing(NamedTuple):
+    """How to draw translations, instead of searching for the likeliest."""
+
+    temperature: float = 1.0  # below 1, likely tokens become likelier; 0 always takes the likeliest
+    seed: int = 0
+
+
+class SearchOptions(NamedTuple):
+    """How to find the translations of a sentence.
+
+    Attributes:
+        eos: the id of `<eos>`, which begins and ends each sentence.
+        beam: K, the number of hypotheses kept per sentence; of no effect if they are drawn.
+        length_penalty: log-probabilities are divided by the length to this power; 0 favours short sentences.
+        n_best: the number of hypotheses to return per sentence.
+        min_length: the minimum number of tokens before `<eos>`; a lower maximum gives way.
+        forbidden: ids to leave out, such as that of `<unk>`.
+        keep_attention: return the attention of each hypothesis, which takes memory.
+        drawing: how to draw hypotheses; None to search for the likeliest.
+    """
+
+    eos: int
+    beam: int = 5
+    length_penalty: float = 1.0
+    n_best: int = 1
+    min_length: int = 0
+    forbidden: Sequence[int] = ()
+    keep_attention: bool = False
+    drawing: Drawing | None = None
+
+    def check(self) -> None:
+        """Raises for options of a search that make no sense."""
+        eos, beam, length_penalty, n_best, *_ = self
+        if not isinstance(beam, int) or not 1 <= beam <= 1000:
+            raise G2Error(f"beam must be a whole number from 1 to 1000, got {beam}; 1 is greedy search, 5 is usual")
+        if not 0 <= length_penalty <= 10:
+            raise G2Error(
+                f"length_penalty must be from 0 to 10, got {length_penalty}; "
+                "0 is none, 1 compares sentences by their mean log-probability"
+            )
+        if not isinstance(n_best, int) or not 1 <= n_best <= beam:
+            raise G2Error(f"n_best must be from 1 to the beam of {beam}, got {n_best}; a wider beam finds more")
+        if eos in self.forbidden:
+            raise G2Error(f"<eos>, token id {eos}, is forbidden, so no sentence could end; remove it from forbidden")
+
+
+def beam_search(step: Step, state: State, batch: int, max_lengths: Ints, how: SearchOptions) -> list[list[Hypothesis]]:
     """The best hypotheses of each sentence, best first; fewer than `n_best` if there are no more.
 
     Each step keeps the `beam` likeliest unfinished hypotheses. A hypothesis finishes when its `<eos>` is among the
@@ -75,16 +109,11 @@ def beam_search(
         step: reads a word of each hypothesis and predicts the next.
         state: the state before the first word, with one hypothesis per sentence.
         batch: B, the number of sentences.
-        eos: the id of `<eos>`, which begins and ends each sentence.
         max_lengths: (B,), the maximum number of tokens before `<eos>`.
-        beam: K, the number of hypotheses kept per sentence.
-        length_penalty: log-probabilities are divided by the length to this power; 0 favours short sentences.
-        n_best: the number of hypotheses to return per sentence.
-        min_length: the minimum number of tokens before `<eos>`; a lower maximum gives way.
-        forbidden: ids to leave out, such as that of `<unk>`.
-        keep_attention: return the attention of each hypothesis, which takes memory.
+        how: the options.
     """
-    check_search(eos, beam, length_penalty, n_best, forbidden)
+    how.check()
+    eos, beam, length_penalty, n_best, min_length, forbidden, keep_attention, _ = how
     length_penalty = float(length_penalty)  # an integer power of integers could overflow
     max_lengths = np.maximum(max_lengths, min_length)
     not_words = np.array([eos, *forbidden])
@@ -203,16 +232,83 @@ def limits(lengths: Ints, max_length: int | None) -> Ints:
     return LIMIT_PER_TOKEN * lengths + LIMIT_MORE if max_length is None else np.full_like(lengths, max_length)
 
 
-def check_search(eos: int, beam: int, length_penalty: float, n_best: int, forbidden: Sequence[int]) -> None:
-    """Raises for options of `beam_search` that make no sense."""
-    if not isinstance(beam, int) or not 1 <= beam <= 1000:
-        raise G2Error(f"beam must be a whole number from 1 to 1000, got {beam}; 1 is greedy search, 5 is usual")
-    if not 0 <= length_penalty <= 10:
-        raise G2Error(
-            f"length_penalty must be from 0 to 10, got {length_penalty}; "
-            "0 is none, 1 compares sentences by their mean log-probability"
-        )
-    if not isinstance(n_best, int) or not 1 <= n_best <= beam:
-        raise G2Error(f"n_best must be from 1 to the beam of {beam}, got {n_best}; a wider beam finds more")
-    if eos in forbidden:
-        raise G2Error(f"<eos>, token id {eos}, is forbidden, so no sentence could end; remove it from forbidden")
+_ALL = 2**31  # next tokens: a step offers no more than it has
+
+
+def find(
+    step: Step, state: State, sources: Sequence[Sequence[int]], max_lengths: Ints, how: SearchOptions
+) -> list[list[Hypothesis]]:
+    """The best hypotheses of each source by `beam_search`, or those that are drawn."""
+    if how.drawing is None:
+        return beam_search(step, state, len(sources), max_lengths, how)
+    return _draw(step, state, sources, max_lengths, how, *how.drawing)
+
+
+@dataclass
+class _Sentence:
+    """A translation in the making."""
+
+    generator: np.random.Generator
+    tokens: list[int] = field(default_factory=list)  # with <eos> in the end
+    looks: list[Floats] = field(default_factory=list)
+    total: float = 0.0
+
+
+def _draw(
+    step: Step,
+    state: State,
+    sources: Sequence[Sequence[int]],
+    max_lengths: Ints,
+    how: SearchOptions,
+    temperature: float,
+    seed: int,
+) -> list[list[Hypothesis]]:
+    """`n_best` translations of each source, in the order of drawing.
+
+    The random numbers depend on the seed and on the source, so a sentence gets the same ones in every batch.
+    """
+    eos, _, length_penalty, n_best, min_length, forbidden, keep_attention, _ = how
+    check_temperature(temperature)
+    if seed < 0 or n_best < 1:
+        raise G2Error(f"seed must be at least 0 and n_best at least 1, got {seed} and {n_best}")
+    drawn = [
+        [_Sentence(np.random.default_rng([seed, number, *source])) for number in range(n_best)] for source in sources
+    ]
+    rows, last = np.arange(len(sources)), np.full((len(sources), 1), eos)
+    for length in range(int(max_lengths.max()) + min_length + 1):  # without the token to come
+        offers = step(last, state, _ALL)
+        parents = np.arange(n_best) % offers.values.shape[1]  # before the second step, all share one
+        last = np.full((len(rows), n_best), eos)
+        for place, row in enumerate(rows):
+            for number, one in enumerate(drawn[row]):
+                if one.tokens[-1:] == [eos]:
+                    continue
+                values, tokens = (each[place, parents[number]] for each in (offers.values, offers.tokens))
+                allowed = ~np.isin(tokens, forbidden)
+                if length < min_length:
+                    allowed &= tokens != eos
+                elif length >= max_lengths[row]:
+                    allowed &= tokens == eos
+                chosen = choose(np.where(allowed, values, -np.inf), temperature, None, 1.0, one.generator)
+                last[place, number] = tokens[chosen]
+                one.tokens.append(int(tokens[chosen]))
+                one.total += float(values[chosen])
+                if keep_attention:
+                    one.looks.append(offers.attention[place, parents[number]].copy())
+        going_on = np.flatnonzero((last != eos).any(axis=1))
+        if not len(going_on):
+            break
+        state = offers.state.select(going_on, np.tile(parents, (len(going_on), 1)))
+        rows, last = rows[going_on], last[going_on]
+    return [
+        [
+            Hypothesis(
+                one.tokens[:-1],
+                one.total,
+                one.total / len(one.tokens) ** float(length_penalty),
+                np.stack(one.looks) if keep_attention else None,
+            )
+            for one in each
+        ]
+        for each in drawn
+    ]

@@ -1,6 +1,9 @@
 """`LanguageModel`: a language model of a run that reads token by token and writes text, without torch."""
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,12 +13,10 @@ from numpy.typing import NDArray
 from g2lstm.compression.encodings import Encoding
 from g2lstm.compression.gate_weights import LayerWeights
 from g2lstm.compression.kernel import open_session
-from g2lstm.compression.session import Layer
-from g2lstm.compression.tokens import TokenSession
+from g2lstm.compression.session import Layer, TokenSession
 from g2lstm.errors import G2Error
-from g2lstm.runtime.recipe import RunRecipe
-from g2lstm.runtime.sampling import Logits, continuation
-from g2lstm.runtime.weights import NamedWeights
+from g2lstm.runtime.sampling import Logits, Utf8, continuation
+from g2lstm.runtime.weights import NamedWeights, RunRecipe
 
 if TYPE_CHECKING:
     from g2lstm.text.tokenize import Tokenizer
@@ -56,8 +57,65 @@ def language_parts(
     return LanguageParts(embedding, layers, adds, softmax, bias, gates.hard)
 
 
-class LanguageModel(TokenSession):
-    """A language model with its tokenizer and a state, which is zero before the first token.
+class TextGeneration(ABC):
+    """A language model that writes text.
+
+    Attributes:
+        tokenizer: between text and token ids.
+    """
+
+    tokenizer: "Tokenizer"
+
+    @abstractmethod
+    def _reading(self) -> AbstractContextManager[Callable[[Sequence[int]], Logits]]:
+        """Reads the next token ids, at first from a state of zeros; returns the logits (V,) after the last."""
+
+    def _generator(self, seed: int | None) -> np.random.Generator:
+        return np.random.default_rng(seed)
+
+    def generate(
+        self,
+        prompt: str = "",
+        *,
+        tokens: int = 50,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        allow_unknown: bool = False,
+    ) -> str:
+        """Continues a prompt; an empty one begins a sentence. With or without torch, the same seed gives the same text.
+
+        Args:
+            prompt: the text to continue.
+            tokens: the number of tokens to add.
+            temperature: below 1, likely words become likelier; 0 always takes the likeliest.
+            top_k: draw only from the k likeliest tokens.
+            top_p: draw only from the likeliest tokens that together have this probability.
+            seed: makes the result repeatable.
+            allow_unknown: let the model produce `<unk>`.
+        """
+        if tokens < 0:
+            raise G2Error(f"tokens must be at least 0, got {tokens}")
+        ids = [self.tokenizer.eos_id, *token_ids(self.tokenizer, prompt)]
+        forbidden = () if allow_unknown else (self.tokenizer.unk_id,)
+        with self._reading() as read:
+            drawn = continuation(
+                read, ids, temperature=temperature, top_k=top_k, top_p=top_p, forbidden=forbidden,
+                utf8=self._utf8, generator=self._generator(seed),
+            )  # fmt: skip
+            new = list(islice(drawn, tokens))
+        return self.tokenizer.decode([*ids[1:], *(new if self._utf8 is None else self._utf8.finished(new))])
+
+    @cached_property
+    def _utf8(self) -> Utf8 | None:
+        """None if every token consists of whole characters."""
+        tokenizer = self.tokenizer
+        return Utf8([tokenizer.bytes_of(one) for one in range(len(tokenizer))]) if tokenizer.kind == "bpe" else None
+
+
+class LanguageModel(TextGeneration, TokenSession):
+    """A language model with its tokenizer and a state, which is zero before the first token and which `generate` keeps.
 
     Attributes:
         tokenizer: between text and token ids.
@@ -71,62 +129,14 @@ class LanguageModel(TokenSession):
         super().__init__(open_session(layers, parts.hard, threads, softmax), parts.embedding)
         self.tokenizer = tokenizer
 
-    def generate(
-        self,
-        prompt: str = "",
-        *,
-        tokens: int = 50,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float = 1.0,
-        seed: int | None = None,
-        allow_unknown: bool = False,
-    ) -> str:
-        """Continues a prompt; an empty one begins a sentence. The state for `step` stays as it is.
-
-        With the same seed, `g2lstm.load(run).generate` writes the same text.
-
-        Args:
-            prompt: the text to continue.
-            tokens: the number of tokens to add.
-            temperature: below 1, likely words become likelier; 0 always takes the likeliest.
-            top_k: draw only from the k likeliest tokens.
-            top_p: draw only from the likeliest tokens that together have this probability.
-            seed: makes the result repeatable.
-            allow_unknown: let the model produce `<unk>`.
-        """
+    @contextmanager
+    def _reading(self) -> Iterator[Callable[[Sequence[int]], Logits]]:
         before = self.get_state()
         self.reset()
         try:
-            return continue_text(
-                self.tokenizer, self.read, prompt, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p,
-                generator=np.random.default_rng(seed), allow_unknown=allow_unknown,
-            )  # fmt: skip
+            yield self.read
         finally:
             self.set_state(before)
-
-
-def continue_text(
-    tokenizer: "Tokenizer",
-    read: Callable[[Sequence[int]], Logits],
-    prompt: str,
-    *,
-    tokens: int,
-    temperature: float,
-    top_k: int | None,
-    top_p: float,
-    generator: np.random.Generator,
-    allow_unknown: bool,
-) -> str:
-    """A prompt and its continuation; `read` and the options are those of `continuation`."""
-    if tokens < 0:
-        raise G2Error(f"tokens must be at least 0, got {tokens}")
-    ids = [tokenizer.eos_id, *token_ids(tokenizer, prompt)]
-    forbidden = () if allow_unknown else (tokenizer.unk_id,)
-    drawn = continuation(
-        read, ids, temperature=temperature, top_k=top_k, top_p=top_p, forbidden=forbidden, generator=generator
-    )
-    return tokenizer.decode([*ids[1:], *islice(drawn, tokens)])
 
 
 def token_ids(tokenizer: "Tokenizer", text: str) -> list[int]:

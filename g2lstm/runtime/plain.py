@@ -1,15 +1,14 @@
 """`PlainTranslation`: a translation model in NumPy, with decoded weights, one sentence at a time."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from g2lstm.compression.encodings import Encoding
 from g2lstm.compression.gate_weights import LayerWeights
 from g2lstm.compression.session import lstm_cell
-from g2lstm.runtime.beam import Floats, Hypothesis, Ints, Offers
-from g2lstm.runtime.drawing import find
+from g2lstm.runtime.beam import Floats, Hypothesis, Ints, Offers, SearchOptions, find
 
 
 class TranslationParts(NamedTuple):
@@ -52,10 +51,10 @@ class PlainTranslation:
         each = (parts.directions, parts.above, parts.decoder)
         self._directions, self._above, self._decoder = (list(map(_Lstm, layers)) for layers in each)
 
-    def find(self, source: Sequence[int], most: Ints, eos: int, **options: Any) -> list[list[Hypothesis]]:
-        """The translations of one source, which includes its `<eos>`; options are those of `drawing.find`."""
-        start = self._start(self._encode(source), eos)
-        return find(self._step, start, [source[:-1]], eos=eos, max_lengths=most, **options)
+    def find(self, source: Sequence[int], most: Ints, how: SearchOptions) -> list[list[Hypothesis]]:
+        """The translations of one source, which includes its `<eos>`."""
+        start = self._start(self._encode(source), how.eos)
+        return find(self._step, start, [source[:-1]], most, how)
 
     def _encode(self, source: Sequence[int]) -> "_Memory":
         x: Floats = self._source.rows(np.array(source, np.int64))

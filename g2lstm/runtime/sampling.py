@@ -14,6 +14,40 @@ Logits: TypeAlias = NDArray[np.floating[Any]]
 _AT_ONCE = 256  # tokens of a prompt: a session makes log-probabilities of all of them, though only the last ones count
 
 
+class Utf8:
+    """Which tokens may follow a text in UTF-8 whose last character lacks 0 to 3 bytes, and how many it lacks then."""
+
+    def __init__(self, spellings: Sequence[bytes]) -> None:
+        after = np.array([[_missing(missing, spelling) for spelling in spellings] for missing in range(4)])
+        self.after: NDArray[np.int64] = after  # (4, V); -1 where a token would break a character
+        self.forbidden = [np.flatnonzero(row < 0) for row in after]
+
+    def finished(self, tokens: Sequence[int]) -> Sequence[int]:
+        """These tokens without the last ones, if they are only the beginning of a character."""
+        missing, end = 0, 0
+        for place, token in enumerate(tokens):
+            missing = int(self.after[missing, token])
+            if missing == 0:
+                end = place + 1
+        return tokens[:end]
+
+
+def _missing(missing: int, spelling: bytes) -> int:
+    """How many bytes the last character lacks after these, if it lacked so many before; -1 if they are no UTF-8."""
+    if spelling.isascii():
+        return -1 if missing and spelling else missing
+    for byte in spelling:
+        if (0x80 <= byte < 0xC0) != (missing > 0):
+            return -1
+        if missing:
+            missing -= 1
+        elif byte >= 0x80:
+            missing = 1 + (byte >= 0xE0) + (byte >= 0xF0)
+            if byte < 0xC2 or byte > 0xF4:
+                return -1
+    return missing
+
+
 def continuation(
     read: Callable[[Sequence[int]], Logits],
     prompt: Sequence[int],
@@ -22,6 +56,7 @@ def continuation(
     top_k: int | None = None,
     top_p: float = 1.0,
     forbidden: Sequence[int] = (),
+    utf8: Utf8 | None = None,
     generator: np.random.Generator,
 ) -> Iterator[int]:
     """Yields token ids without end that continue a prompt.
@@ -33,6 +68,7 @@ def continuation(
         top_k: draw only from the k likeliest tokens.
         top_p: draw only from the likeliest tokens that together have this probability.
         forbidden: ids that are never drawn, such as that of `<unk>`.
+        utf8: keeps tokens that are parts of characters from making anything but characters.
         generator: one random number is drawn from it for each token.
     """
     check_temperature(temperature)
@@ -45,10 +81,15 @@ def continuation(
         *earlier, tokens = [prompt[start : start + _AT_ONCE] for start in range(0, len(prompt), _AT_ONCE)]
         for piece in earlier:
             read(piece)
+        missing = 0
         while True:
             logits = read(tokens)
             logits[list(forbidden)] = -math.inf
+            if utf8 is not None:
+                logits[utf8.forbidden[missing]] = -math.inf
             tokens = [choose(logits, temperature, top_k, top_p, generator)]
+            if utf8 is not None:
+                missing = int(utf8.after[missing, tokens[0]])
             yield tokens[0]
 
     return draw()

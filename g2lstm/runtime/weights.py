@@ -1,9 +1,11 @@
-"""The weights of a model as encodings and arrays, by the names of its parameters."""
+"""A run as it is read without torch: what its recipe says, and its weights as encodings and arrays, by name."""
 
+import os
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import safetensors
@@ -14,8 +16,85 @@ from g2lstm.compression.encodings import Dense, Encoding
 from g2lstm.compression.encodings.base import Array, brief
 from g2lstm.compression.gate_weights import LayerWeights, Weight
 from g2lstm.errors import G2Error
-from g2lstm.nn.kind import LSTM
-from g2lstm.runtime.recipe import GateFacts
+from g2lstm.files import read_bounded
+from g2lstm.nn.kind import DEFAULT_TAU, EVAL_GATES, LSTM, gate_factors, temperature, usual_eval_gate
+from g2lstm.recipes.sealed import MAX_BYTES, parse_tables
+
+Value = TypeVar("Value", str, int, float, bool)
+
+
+def check_is_run(path: Path) -> None:
+    """Raises unless there is a run directory; what it holds may still be broken."""
+    if os.path.isfile(path / "recipe.toml"):  # unlike Path.is_file, this never raises
+        return
+    what = "has no recipe.toml" if os.path.exists(path) else "does not exist"
+    remedy = f"make one with `g2lstm train RECIPE --out {path}`"
+    if os.path.isdir(path.parent):
+        runs = [recipe.parent.name for recipe in path.parent.glob("*/recipe.toml")]
+        remedy = next((f"did you mean {path.parent / run}?" for run in get_close_matches(path.name, runs, n=1)), remedy)
+    if os.path.isfile(path):
+        what, remedy = "is a file", "`g2lstm.load_into(model, path)` opens what `g2lstm.save` wrote"
+        if os.path.isfile(path.parent / "recipe.toml"):
+            remedy = f"give its folder, {path.parent}"
+    if path.suffix == ".txt":
+        remedy = f"make one with `g2lstm train {path}`"
+    raise G2Error(f"{path} is not a run directory: it {what}; {remedy}")
+
+
+class GateFacts(NamedTuple):
+    """How the gates of all layers of a model are computed.
+
+    Attributes:
+        factors: for each gate i, f, g, o what its weights are multiplied by, such as 1 / tau.
+        hard: the gates that are 1[a >= 0] instead of a sigmoid.
+    """
+
+    factors: list[float]
+    hard: str
+
+
+class RunRecipe:
+    """The recipe.toml of a run.
+
+    Attributes:
+        task: "lm" or "mt".
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._source = str(path)
+        self._tables = parse_tables(read_bounded(path, MAX_BYTES), self._source)
+        self.task = self.get("task", "")
+
+    def get(self, key: str, default: Value) -> Value:
+        """The value of a key such as "model.residual", which must be of the type of its default."""
+        value: Any = self._tables
+        for name in key.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is None:
+            return default
+        kind = type(default)
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            raise G2Error(f"the recipe {self._source}: {key} must be of type {kind.__name__}, got {brief(value)}")
+        return kind(value)
+
+    def gates(self, eval_gate: str | None = None) -> GateFacts:
+        """How the model computes its gates in evaluation; `eval_gate` replaces what the recipe says."""
+        method = self._one_of("model.method", "gumbel", tuple(DEFAULT_TAU))
+        gates = self._one_of("model.gates", "if", tuple(LSTM.sampled))
+        own = self._one_of("model.eval_gate", usual_eval_gate(method), EVAL_GATES)
+        if eval_gate is not None and eval_gate not in EVAL_GATES:
+            raise G2Error(f"eval_gate must be one of {', '.join(map(repr, EVAL_GATES))}, got {eval_gate!r}")
+        chosen = own if eval_gate is None else eval_gate
+        tau = self.get("model.tau", DEFAULT_TAU[method])
+        if not tau > 0:
+            raise G2Error(f"the recipe {self._source}: model.tau must be above 0, got {tau}")
+        return GateFacts(gate_factors(gates, temperature(method, tau, chosen)), gates if chosen == "hard" else "")
+
+    def _one_of(self, key: str, default: str, allowed: tuple[str, ...]) -> str:
+        if (value := self.get(key, default)) not in allowed:
+            raise G2Error(f"the recipe {self._source}: {key} must be one of {', '.join(allowed)}, got {brief(value)}")
+        return value
+
 
 PLAIN, COMPRESSED = 1, 2  # versions of the file; a newer one is refused
 

@@ -1,5 +1,7 @@
 """Cross entropy of a softmax over a vocabulary, without ever holding all the logits."""
 
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own usage
@@ -47,6 +49,63 @@ def _in_chunks(
         ]
     )
     return losses if reduction == "none" else losses.mean() if reduction == "mean" else losses.sum()
+
+
+class Guide(NamedTuple):
+    """What a teacher makes of the same N rows; its width may be another."""
+
+    features: Tensor  # (N, E')
+    weight: Tensor  # (V, E'), of its softmax
+    bias: Tensor  # (V,)
+    share: float  # of the loss; the rest is the targets'
+
+
+class GuidedLoss(NamedTuple):
+    """Sums over all rows."""
+
+    total: Tensor  # to be differentiated
+    nats: Tensor  # cross entropy with the targets alone, without gradient
+
+
+def guided_cross_entropy(features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, guide: Guide) -> GuidedLoss:
+    """Cross entropy with `share` of the teacher's distribution and 1 - `share` of the targets, summed over the rows.
+
+    The other arguments and the precision are those of `cross_entropy`; so is the order: loss and gradients of a chunk
+    together, after which its logits are forgotten.
+    """
+    with torch.autocast(features.device.type, enabled=False):
+        return GuidedLoss(*_Guided.apply(features.to(weight.dtype), weight, bias, targets, guide))
+
+
+class _Guided(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, guide: Guide
+    ) -> tuple[Tensor, Tensor]:
+        rows, share = max(_CHUNK_ROWS, _CHUNK_LOGITS // weight.size(0)), guide.share
+        total, nats = features.new_zeros((), dtype=torch.float64), features.new_zeros((), dtype=torch.float64)
+        gradients = torch.empty_like(features), torch.zeros_like(weight), torch.zeros_like(bias)
+        taught = guide.features.to(guide.weight.dtype).split(rows)
+        parts = zip(features.split(rows), targets.split(rows), taught, gradients[0].split(rows), strict=True)
+        for own, wanted, seen, gradient in parts:
+            mixed = F.linear(seen, guide.weight, guide.bias).softmax(-1).mul_(share).to(own.dtype)
+            mixed.scatter_add_(1, wanted[:, None], mixed.new_full((len(wanted), 1), 1 - share))
+            logs = F.linear(own, weight, bias).log_softmax(-1)
+            total -= (mixed * logs).sum()
+            nats -= logs.gather(1, wanted[:, None]).sum()
+            excess = logs.exp_().sub_(mixed)  # the gradient of the logits
+            torch.mm(excess, weight, out=gradient)
+            gradients[1].addmm_(excess.T, own)
+            gradients[2].add_(excess.sum(0))
+        ctx.save_for_backward(*gradients)
+        total, nats = total.to(features.dtype), nats.to(features.dtype)
+        ctx.mark_non_differentiable(nats)
+        return total, nats
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        scale = upstream[0]
+        return (*(gradient * scale for gradient in ctx.saved_tensors), None, None)
 
 
 def smoothing_penalty(features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:

@@ -8,15 +8,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from g2lstm.errors import G2Error
+from g2lstm.recipes.explain import MAX_PROBLEMS, problems_of, setting
 from g2lstm.recipes.files import apply_overrides, is_own_text, read_tables
-from g2lstm.recipes.problems import MAX_PROBLEMS, problems_of, setting
 from g2lstm.recipes.sections import Recipe as Recipe
 from g2lstm.tasks.lm.automatic import automatic
 from g2lstm.tasks.lm.task import LmTask
 from g2lstm.tasks.mt.automatic import automatic as automatic_pairs
 from g2lstm.tasks.mt.task import MtTask
 from g2lstm.tasks.task import Task
-from g2lstm.text.own_pairs import pair_endings
+from g2lstm.text.own import pair_endings
 
 LM, MT = LmTask(), MtTask()
 TASKS: dict[str, Task[Any, Any, Any]] = {task.trained.task: task for task in (LM, MT)}  # by their names in recipes
@@ -58,7 +58,7 @@ def parse_recipe(
         values: the tables.
         overrides: see `load_recipe`.
         source: the recipe's name in messages.
-        is_run: it is that of a run, which earlier versions let have keys that are ignored.
+        is_run: whether it belongs to a run; earlier versions allowed keys there that were ignored.
     """
     _check_depth(values, source)
     tables = deepcopy(dict(values))

@@ -22,6 +22,7 @@ from g2lstm.errors import G2Error
 from g2lstm.nn.gate import Gates
 from g2lstm.nn.record import GateRecord, evaluating, record_gates
 from g2lstm.recipes.sections import ModelSection, Recipe
+from g2lstm.tasks.cross_entropy import Guide
 from g2lstm.tasks.model import TokenModel
 from g2lstm.tasks.trained import Trained
 from g2lstm.text.tokenize import Tokenizer
@@ -99,11 +100,13 @@ class Learner(ABC):
         model: TokenModel,
         data: TrainingData,
         *,
+        teacher: TokenModel | None = None,
         device: torch.device | str = "cpu",
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
         self.recipe, self.model, self.tokenizers = recipe, model, data.tokenizers
+        self.teacher = teacher
         self.device, self.rank, self.world_size = torch.device(device), rank, world_size
         self._take(data)
 
@@ -137,6 +140,13 @@ class Learner(ABC):
     def rate_scale(self, batch: Any) -> float:
         """The factor of the learning rate for this batch."""
         return 1.0
+
+    def guide(self, features: Tensor) -> Guide:
+        """What the loss needs of the teacher, from its features (N, E)."""
+        assert self.teacher is not None
+        assert self.recipe.train.teacher is not None
+        weight, bias = self.teacher.output_weight.detach(), self.teacher.softmax_bias.detach()
+        return Guide(features, weight, bias, self.recipe.train.teacher.share)
 
     @abstractmethod
     def loss(self, module: nn.Module, batch: Any) -> StepLoss:
@@ -254,11 +264,17 @@ class Task(ABC, Generic[RecipeT, ModelT, TrainedT]):
         return TrainingData(tuple(tokenizers), train, valid)
 
     def learner(
-        self, recipe: RecipeT, data: TrainingData, *, device: torch.device | str = "cpu", **process: int
+        self,
+        recipe: RecipeT,
+        data: TrainingData,
+        *,
+        teacher: TokenModel | None = None,
+        device: torch.device | str = "cpu",
+        **process: int,
     ) -> Learner:
         """A new model with its data, from `prepare`, ready for the training loop; `process` knows its rank."""
         model = self.build(recipe, *map(len, data.tokenizers)).to(device)
-        return self.learns(recipe, model, data, device=device, **process)
+        return self.learns(recipe, model, data, teacher=teacher, device=device, **process)
 
     @abstractmethod
     def weights_per_token(self, recipe: RecipeT, words: int) -> int:

@@ -47,7 +47,7 @@ def _only_for(task: str, default: Any = None) -> Any:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How to score a split; the recipe decides what is None.
+    """How to score a split; where a value is None, the recipe decides.
 
     Attributes:
         split: "train", "valid" or "test".
@@ -58,8 +58,8 @@ class Scoring:
         cache_lambda: the cache's share of the probability.
         tune_cache: find the best settings of the cache on the validation split.
         beam: the number of hypotheses to follow; this and the next are for translation.
-        length_penalty: scores are divided by the length to this power.
-        source, reference: files to score instead of a split; for translation, too.
+        length_penalty: scores are divided by the length raised to this power.
+        source, reference: files to score instead of a split; also for translation.
         save: a file for the translations.
         samples: score only this many windows of text or sentences, from the start.
         by_sentence: also list what each sentence adds to the sums behind the score.
@@ -135,6 +135,7 @@ class Trained(ABC):
     metric: ClassVar[Metric]
     tokenizer_files: ClassVar[tuple[str, ...]]  # in a run directory
     sides: ClassVar[tuple[str, ...]]  # what the text of each tokenizer is called
+    uses: ClassVar[tuple[str, ...]] = ()  # the methods that most people want
     recipe: Recipe
     model: TokenModel
 
@@ -154,6 +155,13 @@ class Trained(ABC):
             f"<{type(self).__name__}{where}: method {model.method}, {model.layers} layers, {parameters:,} parameters, "
             f"{sizes} tokens>"
         )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Says what the model can do instead."""
+            uses = f"; it has {' and '.join(self.uses)}" if self.uses else ""
+            raise AttributeError(f"a {self.title} has no {name!r}{uses}", name=name, obj=self)
 
     def describe(self) -> dict[str, Any]:
         """What a program on another machine must know to use the model: special tokens, and how to search.
@@ -216,11 +224,11 @@ class Trained(ABC):
             for one in fields(how)
             if one.metadata.get("task", self.task) != self.task and getattr(how, one.name) not in (None, False)
         ]
-        if (how.source is None) != (how.reference is None):
-            raise G2Error("a test set of your own needs both --source and --reference")
         if wrong:
             run = "this" if self.run is None else self.run.path
             raise G2Error(f"{', '.join(wrong)} can't be used here: {run} is a {self.title}")
+        if (how.source is None) != (how.reference is None):
+            raise G2Error("a test set of your own needs both --source and --reference")
 
     def read(
         self,
@@ -233,7 +241,7 @@ class Trained(ABC):
     ) -> Reading:
         """Reads a text and keeps the gates; a translation model also translates it, unless a target is given.
 
-        One call at a time per model, because its mode changes meanwhile.
+        Make one call at a time per model, because its mode changes during the call.
 
         Args:
             text: at most 1000 tokens, tokenised as the training text was.

@@ -1,14 +1,15 @@
-"""Token streams: a text is encoded once into files, which are then memory-mapped and read piece by piece."""
+"""Token streams and pairs of them: text is encoded once into files, which are memory-mapped and read in pieces."""
 
 import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from filelock import FileLock
 from g2lstm.errors import G2Error
 from g2lstm.files import make_folder, read_bounded, write_atomically
 from g2lstm.text.datasets import cache_dir
-from g2lstm.text.lines import Piece, count_characters, read_pieces, sample_lines, sha256_of
+from g2lstm.text.lines import Piece, count_characters, count_lines, read_pieces, sample_lines, sha256_of
 from g2lstm.text.tokenize import Tokenizer, train_bpe_tokenizer, train_word_tokenizer
 
 FORMAT = 2  # of the prepared files; part of their names
@@ -205,3 +206,71 @@ def _alone(folder: Path) -> AbstractContextManager[object]:
         return FileLock(folder.with_suffix(".lock")).acquire()
     except OSError as error:
         raise G2Error(f"cannot lock {folder}: {error.strerror}; set G2LSTM_CACHE to another folder") from None
+
+
+class PairFiles(NamedTuple):
+    """Two texts whose lines belong together."""
+
+    source: Path
+    target: Path
+
+
+@dataclass(frozen=True, eq=False)
+class PairCorpus:
+    """The pairs of one split, including pairs with an empty line; only the pairs that are read come into memory."""
+
+    source: TokenStream
+    target: TokenStream  # the translation of each line
+    files: PairFiles | None = None  # that they were encoded from
+
+    def __len__(self) -> int:
+        """The number of pairs."""
+        return len(self.source.lengths)
+
+    @property
+    def text_sha256(self) -> tuple[str, str]:
+        """Of the source text and of the target text, for a result's signature."""
+        return self.source.text_sha256, self.target.text_sha256
+
+
+def prepare_tokenizers(
+    files: PairFiles, kind: str = "bpe", *, joint: bool = False, min_frequency: int = 2, **settings: Any
+) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers of source and target, trained on the first call and kept.
+
+    Both clean what they read. If `joint`, one tokenizer is trained on both texts and used for both sides. The settings
+    are those of `prepare_tokenizer`.
+    """
+    check_sides(files)
+    settings |= {"min_frequency": min_frequency, "prefix_space": kind == "bpe", "is_cleaning": True}
+    if joint:
+        both = prepare_tokenizer(files, kind, **settings)
+        return both, both
+    return prepare_tokenizer(files.source, kind, **settings), prepare_tokenizer(files.target, kind, **settings)
+
+
+def prepare_pairs(
+    files: PairFiles, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, *, cache: Path | None = None
+) -> PairCorpus:
+    """The tokens of two files with the same number of lines; see `prepare_stream`."""
+    check_sides(files)
+    source = prepare_stream(files.source, source_tokenizer, cache=cache)
+    return PairCorpus(source, prepare_stream(files.target, target_tokenizer, cache=cache), files)
+
+
+def read_pairs(files: PairFiles) -> tuple[list[str], list[str]]:
+    """The lines of source and target as the files have them; all are held in memory."""
+    check_sides(files)
+    source, target = ("".join(p.text + "\n" * p.ends_line for p in read_pieces(file)) for file in files)
+    return source.split("\n")[:-1], target.split("\n")[:-1]
+
+
+def check_sides(files: PairFiles) -> None:
+    """Raises if the files have different numbers of lines."""
+    source, target = map(count_lines, files)
+    # A file without lines has its own error when it is read.
+    if source != target and source and target:
+        raise G2Error(
+            f"{files.source} has {source:,} lines, but {files.target} has {target:,}; they must have the same number, "
+            "because each line of one is the translation of a line of the other"
+        )

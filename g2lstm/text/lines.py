@@ -14,6 +14,7 @@ from g2lstm.errors import G2Error
 
 PIECE_BYTES = 1 << 20  # a longer line is read in pieces
 REPORT_BYTES = 1 << 24  # after which the log says how much has been read
+_BINARY = "looks like binary data, not text; give a file of UTF-8 text"
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -36,12 +37,18 @@ def read_pieces(path: Path, limit: int = PIECE_BYTES) -> Iterator[Piece]:
     has_text, rest = False, b""
     offset, line = 0, 1
     with open_to_read(path) as file:
-        size = os.fstat(file.fileno()).st_size
+        size, start = os.fstat(file.fileno()).st_size, file.peek()
+        if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise G2Error(f"{path} is UTF-16 text, and UTF-8 is needed; convert it with: iconv -f utf-16 -t utf-8")
+        if 100 * start.count(0) > len(start):
+            raise G2Error(f"{path} {_BINARY}")
         while chunk := rest + file.readline(limit - len(rest)):
             ends_line = len(chunk) < limit or chunk.endswith(b"\n")
             try:
                 text, used = codecs.utf_8_decode(chunk, "strict", ends_line)
             except UnicodeDecodeError as error:
+                if 0 in start:
+                    raise G2Error(f"{path} {_BINARY}") from None
                 raise G2Error(
                     f"{path} is not UTF-8 text: byte 0x{chunk[error.start]:02x} at offset {offset + error.start}, line "
                     f"{line}; convert the file, for example with: iconv -f latin1 -t utf-8"

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from heapq import nsmallest
-from itertools import groupby, product
+from itertools import chain, groupby, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from g2lstm.errors import G2Error
 from g2lstm.files import parse_json, read_bounded, write_atomically
 from g2lstm.text.clean import check_unicode, cleaning
+from g2lstm.text.dense import characters_first, is_dense
 
 UNK, EOS = "<unk>", "<eos>"
 SPECIALS = (UNK, EOS)
@@ -30,6 +31,9 @@ _WORD = re.compile(r"[\S\x1c-\x1f]+")
 _SPACE = "Ġ"  # how byte-pair encoding writes the space before a word
 _LONGEST = 1000  # characters of a word that byte-pair encoding is trained on: each merge goes through a whole word
 _LONG_WORD = re.compile(rf"\S{{{_LONGEST}}}(?=\S)")
+_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")  # scripts without spaces
+_LOOK_AT = 1000  # lines, to see the script
+_SPACED_WORDS = pre_tokenizers.Split(" ", "merged_with_next")  # in text whose spaces separate punctuation too
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -222,7 +226,14 @@ def train_bpe_tokenizer(
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    backend.train_from_iterator(_with_short_words(lines), trainer)
+    short = _with_short_words(lines)
+    beginning = list(islice(short, _LOOK_AT))
+    if is_dense(beginning):
+        spelling = {byte: character for character, byte in _bytes_by_character().items()}
+        words = _SPACED_WORDS if is_tokenized else None
+        backend.model = characters_first([*beginning, *short], SPECIALS, spelling, backend.normalizer, words, trainer)
+        return Tokenizer(backend)
+    backend.train_from_iterator(chain(beginning, short), trainer)
     # The trainer also tells the library to look for the special tokens in texts; a user's text must not produce them.
     settings = json.loads(backend.to_str())
     settings["added_tokens"] = []
@@ -230,15 +241,15 @@ def train_bpe_tokenizer(
 
 
 def _with_short_words(lines: Iterable[str]) -> Iterator[str]:
-    """The lines, cut within words that are too long; says so once."""
+    """The lines, cut within words that are too long; says so once, unless the script has no spaces between words."""
     is_said = False
     for line in lines:
         start = 0
         for found in _LONG_WORD.finditer(line) if len(line) > _LONGEST else ():
-            if not is_said:
+            if not is_said and not _UNSPACED.search(found[0]):
                 _LOGGER.warning(
                     "a word of more than %s characters is cut into pieces for training the tokenizer: %s...; if it is "
-                    "no word, remove it from the text", f"{_LONGEST:,}", printable(found[0][:40]),
+                    "not a word, remove it from the text", f"{_LONGEST:,}", printable(found[0][:40]),
                 )  # fmt: skip
                 is_said = True
             yield line[start : found.end()]
@@ -269,9 +280,8 @@ def _new_backend(
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     if is_tokenized:
-        words = pre_tokenizers.Split(" ", "merged_with_next")
         to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        backend.pre_tokenizer = pre_tokenizers.Sequence([words, to_bytes])
+        backend.pre_tokenizer = pre_tokenizers.Sequence([_SPACED_WORDS, to_bytes])
     if prefix_space:
         backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     return backend

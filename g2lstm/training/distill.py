@@ -1,20 +1,49 @@
-"""Sequence-level distillation (Kim and Rush, 2016): a student learns from its teacher's translations."""
+"""Training from another run: finetuning a compressed one, and sequence-level distillation (Kim and Rush, 2016)."""
 
 import json
 import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from g2lstm.compression.spec import Spec
 from g2lstm.errors import G2Error
 from g2lstm.files import parse_json, read_bounded, write_atomically
 from g2lstm.recipes.files import is_own_text, read_tables
+from g2lstm.recipes.sections import AdamW
+from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.mt.trained import TrainedTranslationModel
-from g2lstm.tasks.recipes import Recipe, load_recipe
+from g2lstm.tasks.recipes import Recipe, load_recipe, parse_recipe
 from g2lstm.tasks.trained import Progress
+from g2lstm.text.corpus import PairFiles, read_pairs
 from g2lstm.text.datasets import SPLITS
 from g2lstm.text.lines import sha256_of
-from g2lstm.text.pairs import PairFiles, read_pairs
+
+RATE = 0.25  # of the learning rate that a run was trained with by AdamW
+_PATIENCE = 2
+
+
+def finetune_recipe(run: RunDirectory, spec: Spec, epochs: int, overrides: Sequence[str] = ()) -> Recipe:
+    """The run's own recipe for this many more epochs, from its weights and through a compression.
+
+    AdamW in one cycle, whatever the run was trained with, and the gates that it had in the end.
+    """
+    tables: dict[str, Any] = run.recipe.model_dump(by_alias=True, exclude_none=True)
+    train, before = tables["train"], run.recipe.train.optimizer
+    train.pop("minutes", None)
+    if train.pop("gates", None) is not None:
+        train["gates"] = {"start": 0.0}
+    optimizer = before if isinstance(before, AdamW) else AdamW()
+    train |= {
+        "epochs": epochs,
+        "patience": _PATIENCE,
+        "finetune_from": str(run.path),
+        "compression": str(spec),
+        "optimizer": optimizer.model_dump() | {"lr": optimizer.lr * RATE},
+    }
+    return parse_recipe(tables, overrides, source=f"to finetune {run.path}")
+
 
 _AT_ONCE = 1024  # lines; an interruption costs no more
 _ORIGIN, _PART = "distilled.json", "train.part"

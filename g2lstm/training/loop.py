@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from g2lstm.errors import G2Error
 from g2lstm.recipes.sections import NtAsgd, TrainSection
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.machine import changes, machine
+from g2lstm.runs.records import changes, machine
 from g2lstm.tasks.task import Learner, Validation, shown_perplexity
 from g2lstm.training.checkpoint import latest_checkpoint, not_finite, save_checkpoint, write_state
 from g2lstm.training.environment import Interrupted, gathered, noise_seed, of_first, signals_noticed, sums
@@ -72,8 +72,7 @@ class Trainer:
         files = Metrics(self.run, self.progress.step) if is_main else nullcontext(Silent())
         with signals_noticed(partial(self.observer.on_message, _STOPPING)) as self._signal, files as metrics:
             self._listeners: list[Observer] = [metrics, self.observer]
-            self._saved_at = time.monotonic()
-            self._clock = time.monotonic() - self.progress.seconds
+            self._saved_at, self._clock = time.monotonic(), time.monotonic() - self.progress.seconds
             if self.progress.best is None:
                 for remark in self.learner.remarks:
                     self.observer.on_message(remark)
@@ -102,12 +101,14 @@ class Trainer:
         return self.progress
 
     def _check_learnt(self) -> None:
-        """Raises if the model has only become worse; one that was trained before may stay as it was."""
+        """Raises if nothing was learnt or the model has only become worse; a finetuned one may stay as it was."""
+        if self.progress.step == 0:
+            raise G2Error("no time was left for an update; start a new run with more train.minutes and another --out")
         first, last, best = self.progress.first_loss, self.progress.last_loss, self.progress.best_loss
         if self.settings.finetune_from is not None or first is None or last is None:
             return
         if best == first and last > first + _DIVERGED:
-            raise self._diverged(f"training has diverged: the validation loss was {first:.2f} before and is {last:.2f}")
+            raise self._diverged(f"training has diverged: validation loss was {first:.2f} at first and is {last:.2f}")
 
     def _update(self, batch: Any) -> None:
         self.learner.model.train()

@@ -8,14 +8,15 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
-from g2lstm.compression.prepare import prepare_
+from g2lstm.compression.model import prepare_
 from g2lstm.errors import G2Error
 from g2lstm.files import is_disk_full
 from g2lstm.recipes.files import differences
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.trained import load
+from g2lstm.runs.trained import load, load_as
+from g2lstm.tasks.model import TokenModel
 from g2lstm.tasks.recipes import Recipe, load_recipe, parse_recipe, task_of
-from g2lstm.tasks.task import Learner
+from g2lstm.tasks.task import Learner, Task
 from g2lstm.tasks.trained import Trained
 from g2lstm.text.tokenize import Tokenizer
 from g2lstm.training.environment import deaths_explained, denormals_flushed, noise_seed, own_accelerator
@@ -55,7 +56,7 @@ def train(
         overrides: "a.b=value", as for `--set`.
         resume: continue the run in `out`, or start it if it has not begun.
         data_dir: a folder that holds the named data sets.
-        observer: is told how it goes.
+        observer: is told about the progress.
     """
     checked = parse_recipe(recipe, overrides) if isinstance(recipe, Mapping) else load_recipe(recipe, overrides)
     folder = None if data_dir is None else Path(data_dir)
@@ -101,12 +102,19 @@ def train_recipe(
 
 def with_absolute_paths(recipe: Recipe) -> Recipe:
     """The recipe with paths that mean the same from any folder."""
-    changed = {}
-    for section, key in (("data", "path"), ("train", "finetune_from")):
-        if (path := getattr(getattr(recipe, section), key)) is not None:
-            absolute = str(Path(path).expanduser().absolute())
-            changed[section] = getattr(recipe, section).model_copy(update={key: absolute})
-    return recipe.model_copy(update=changed)
+    train, data = recipe.train, recipe.data
+    if data.path is not None:
+        data = data.model_copy(update={"path": _absolute(data.path)})
+    if train.finetune_from is not None:
+        train = train.model_copy(update={"finetune_from": _absolute(train.finetune_from)})
+    if train.teacher is not None:
+        teacher = train.teacher.model_copy(update={"run": _absolute(train.teacher.run)})
+        train = train.model_copy(update={"teacher": teacher})
+    return recipe.model_copy(update={"data": data, "train": train})
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
 
 
 def _check_same(saved: Recipe, wanted: Recipe, out: Path) -> None:
@@ -133,15 +141,28 @@ def prepare(
     task = task_of(recipe)
     with accelerator.main_process_first():
         data = task.prepare(recipe, data_dir, None if own is None else own.tokenizers())
+    teacher = None if recipe.train.teacher is None else _teacher(recipe.train.teacher.run, task, data.tokenizers)
     set_seed(recipe.train.seed)
     where = {"device": accelerator.device, "rank": accelerator.process_index, "world_size": accelerator.num_processes}
-    learner = task.learner(recipe, data, **where)
+    learner = task.learner(recipe, data, teacher=None if teacher is None else teacher.to(accelerator.device), **where)
     if earlier is not None:
         with earlier.open_weights() as weights:
             weights.fill_(learner.model)
     if recipe.train.compression is not None:
         prepare_(learner.model, recipe.train.compression)
     return learner, dict(zip(task.trained.tokenizer_files, data.tokenizers, strict=True))
+
+
+def _teacher(run_dir: str, task: Task[Any, Any, Trained], tokenizers: Sequence[Tokenizer]) -> TokenModel:
+    """The model of a run directory; raises unless it has these tokenizers."""
+    trained = load_as(task, run_dir)
+    for theirs, own in zip(trained.tokenizers.values(), tokenizers, strict=True):
+        if theirs.fingerprint != own.fingerprint:
+            raise G2Error(
+                f"the teacher {run_dir} (train.teacher.run) has a different vocabulary ({len(theirs):,} tokens, here "
+                f"{len(own):,}); choose one that was trained on the same text with the same data section"
+            )
+    return trained.model.requires_grad_(False)
 
 
 def _check_tokenizers(earlier: RunDirectory, recipe: Recipe) -> None:

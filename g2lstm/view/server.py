@@ -23,8 +23,7 @@ from g2lstm.page.palette import css_variables
 from g2lstm.tasks.reading import GATES, LayerReading, Reading
 from g2lstm.tasks.recipes import task_of
 from g2lstm.version import __version__
-from g2lstm.view.connections import without_repetition
-from g2lstm.view.guard import Guard
+from g2lstm.view.connections import Guard, without_repetition
 from g2lstm.view.run import ViewedRun
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")

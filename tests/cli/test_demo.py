@@ -55,6 +55,8 @@ def test_it_ends_with_a_table_the_report_and_what_to_do_next(demo):
 def test_every_file_that_it_promises_is_there_and_whole(demo):
     _, out, _ = demo
     report = (out / "report.html").read_text()
+    rounded = json.loads((out / "table.json").read_text())["rows"][0]["cells"][1]["text"]
+    assert f'<tr><td>round 0.2</td><td class="number">{rounded}</td>' in report
     for method, name in RUNS.items():
         run = out / name
         assert load(run).recipe.model.method == method

@@ -3,15 +3,17 @@
 import json
 import math
 import os
+import re
 import shutil
 import signal
+import tomllib
 
 import pytest
 import torch
 
 import g2lstm
 from g2lstm.cli.progress import TrainingBar
-from g2lstm.text.embedded import embedded_files
+from g2lstm.text.datasets import embedded_files
 from g2lstm.text.tokenize import Tokenizer
 from tests.cli.command import run
 
@@ -112,6 +114,9 @@ def test_a_prompt_that_is_not_utf8(trained):
     done = run("generate", trained, "--prompt", "the \udcff", "--tokens", "3")
     assert done.returncode == 2
     assert done.stderr.startswith("g2lstm: the text is not valid Unicode: character ")
+    done = run("generate", trained, "--prompt", "-", standard_input=b"the \xff")
+    assert done.returncode == 2
+    assert done.stderr.startswith("g2lstm: the prompt is not UTF-8 text: byte 0xff at position 5; convert it first")
 
 
 def test_from_python(trained):
@@ -165,8 +170,9 @@ def test_options_reach_the_evaluation(trained):
     plain, cached = score(), score("--cache-lambda", "0.3", "--cache-window", "40")
     assert cached["cache"].startswith("40,")
     assert cached["perplexity"] != plain["perplexity"]
-    assert score("--cache", "--eval-gate", "hard")["perplexity"] != score("--cache")["perplexity"]
-    assert score("--tune-cache")["cache"] != score("--cache")["cache"]
+    usual = score("--cache")
+    assert score("--cache", "--eval-gate", "hard")["perplexity"] != usual["perplexity"]
+    assert score("--tune-cache")["cache"] != usual["cache"]
     refused = run("eval", trained, "--tune-cache", "--cache-window", "50")
     assert refused.returncode == 2
     assert "--tune-cache chooses" in refused.stderr
@@ -251,10 +257,24 @@ def test_a_text_alone_is_enough(tmp_path):
     assert score["unknown_share"] == 0
     written = run("init", tmp_path / "cats.txt", "--out", tmp_path / "cats.toml")
     assert written.returncode == 0, written.stderr
+    assert re.match(
+        r".*cats.txt: [\d,]+ characters to train on, plain text, \d+ different characters\n", written.stdout
+    )
+    assert re.search(r"held out from the training text: \d+ lines for valid, \d+ lines for test\n", written.stdout)
     assert "next: g2lstm train" in written.stdout
     again = run("train", tmp_path / "cats.toml", *toy, "--out", tmp_path / "run", "--resume")
     assert again.returncode == 0, again.stderr  # the same recipe
     assert "exists; choose another name" in run("init", tmp_path / "cats.txt", "--out", tmp_path / "cats.toml").stderr
+
+
+def test_a_recipe_in_another_folder_finds_its_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cats.txt").write_text("The cat sat on the mat.\n" * 100)
+    (tmp_path / "elsewhere").mkdir()
+    cache = {"G2LSTM_CACHE": str(tmp_path / "cache")}
+    for out, path in (("cats.toml", "cats.txt"), ("elsewhere/cats.toml", str(tmp_path / "cats.txt"))):
+        assert run("init", "cats.txt", "--out", out, **cache).returncode == 0
+        assert tomllib.loads((tmp_path / out).read_text())["data"]["path"] == path
 
 
 def test_a_key_is_explained():
@@ -304,3 +324,9 @@ def test_perplexity_counts_the_first_token(trained):
         features, _, _ = model.model(torch.tensor(ids[:-1])[:, None])
         losses = model.model.token_losses(features.flatten(0, 1), torch.tensor(ids[1:]))
     assert model.perplexity(line) == pytest.approx(losses.mean().exp().item(), rel=1e-5)
+    with pytest.raises(g2lstm.G2Error, match="the text is empty, so it has no perplexity"):
+        model.perplexity("\n")
+
+
+def test_a_test_set_of_pairs_is_refused_at_once(trained):
+    assert "--source can't be used here" in run("eval", trained, "--source", "my.txt").stderr

@@ -3,13 +3,17 @@
 import io
 import json
 import shutil
+from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from g2lstm import G2Error
 from g2lstm.cli import progress, shared
+from g2lstm.cli.main import app
 from tests.cli.command import run
 from tests.fuzz import SHORT
 from tests.runs.toys import language_run, translation_run
@@ -52,6 +56,13 @@ def printed(monkeypatch):
 def test_lines(printed):
     shared.say(HOSTILE)
     assert printed.getvalue() == f"{SHOWN}\n"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), [{"a": float("-inf")}]], ids=str)
+def test_no_object_holds_what_json_has_not(capsys, value):
+    with pytest.raises(G2Error, match="a result is infinite or not a number, so --json can't print it"):
+        shared.print_json({"value": value})
+    assert capsys.readouterr().out == ""
 
 
 def test_tables(printed):
@@ -153,6 +164,35 @@ def test_the_home_directory_is_found(tmp_path):
     done = run("data", "path", "ptb", "--data-dir", "~/sets", HOME=str(tmp_path))
     assert done.stdout == f"{tmp_path}/sets/ptb\n"
     assert run("eval", "~/run", HOME=str(tmp_path)).stderr.startswith(f"g2lstm: {tmp_path}/run is not a run directory")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [(["init", "my.txt"], "my.toml"), (["report", "RUN"], "y.html"), (["compress", "RUN", "small", "--no-score"], "y")],
+    ids=lambda value: value[0] if isinstance(value, list) else value,
+)
+@pytest.mark.usefixtures("no_drawing")
+def test_files_are_written_to_the_home_directory(strangers, tmp_path, monkeypatch, arguments, name):
+    """A shell leaves ~ as it is in --out=~/y."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "my.txt").write_text("some words of a text\n" * 100)
+    given = [strangers["lm"] if word == "RUN" else word for word in arguments]
+    done = run(*given, f"--out=~/{name}", HOME=str(tmp_path / "home"))
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (tmp_path / "home").iterdir()] == [name]
+    assert not (tmp_path / "~").exists()
+
+
+def test_every_path_is_made_usable():
+    """Whatever the command: ~ is expanded, and names that no file can have are refused."""
+    groups = [app, *(group.typer_instance for group in app.registered_groups)]
+    commands = [command.callback for group in groups for command in group.registered_commands]
+    hints = [hint for command in commands for hint in get_type_hints(command, include_extras=True).values()]
+    paths = [hint for hint in hints if hint != Path and "Path" in str(getattr(hint, "__origin__", hint))]
+    assert len(paths) > 20
+    for hint in paths:
+        assert hint.__metadata__[0].callback is shared.usable, hint
 
 
 def test_a_strangers_run_is_named_safely(tmp_path):

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import unicodedata
+from pathlib import Path
 
 import pytest
 import torch
@@ -130,7 +131,7 @@ def test_options_reach_the_search(trained):
     short = run("translate", trained, "--max-source", "2", standard_input="die frau schläft .\n")
     assert short.returncode == 2
     assert "line 1 has 4 tokens, more than max_source, which is 2" in short.stderr
-    assert "line 1 is cut after 2 target tokens; raise --max-length" in cut.stderr
+    assert "line 1 was cut off after 2 target tokens; raise --max-length" in cut.stderr
     long = run("translate", trained, "--min-length", "9", standard_input="die frau schläft .\n")
     assert len(long.stdout.split()) >= 9
     many = run("translate", trained, "--max-source", "2000", "--max-length", "2", standard_input="die " * 1200)
@@ -201,8 +202,14 @@ def test_runs_are_compared(trained, tmp_path):
     for file in files[1::2]:
         (tmp_path / file.name).write_text("".join(file.read_text().splitlines(keepends=True)[:5]))
     few = ["--source", tmp_path / "test.de", "--reference", tmp_path / "test.en"]
-    assert "5 sentences can't tell that from chance, 20 could" in run("eval", trained, *few, "--against", worse).stdout
+    assert (
+        "5 sentences are too few to rule out chance; use at least 20"
+        in run("eval", trained, *few, "--against", worse).stdout
+    )
     assert "is not a run directory" in run("eval", trained, *few, "--against", tmp_path / "no").stderr
+    told = run("eval", trained, "--against", Path(__file__).parents[2] / "models" / "wikitext-2").stderr
+    assert "is a translation model, but" in told
+    assert "is a language model; compare runs of the same kind" in told
 
 
 def test_how_spaces_and_accents_are_written_changes_no_score(trained, tmp_path):
@@ -333,6 +340,10 @@ def test_from_python(trained):
     assert len(drawn) > 1
     unknown = model.translate("die frau xylophon schläft .")
     assert "<unk>" not in unknown
+    with pytest.raises(g2lstm.G2Error, match=r"text must be a str, got list; for a list of lines, use search\(lines\)"):
+        model.translate(["die frau schläft ."])
+    with pytest.raises(AttributeError, match="a translation model has no 'generate'; it has translate and search"):
+        model.generate("the")
 
 
 @pytest.fixture
@@ -389,9 +400,19 @@ def test_a_folder_of_pairs_is_enough(tmp_path):
     written = run("init", "de", "en", pairs, "--out", tmp_path / "my.toml", G2LSTM_CACHE=cache)
     assert written.returncode == 0, written.stderr
     assert written.stdout.startswith("de to en: 180 pairs to train on, tokenised text, ")
+    assert "\nheld out from the training text: 10 pairs for valid, 10 pairs for test\n" in written.stdout
+    assert f"the folder comes last: `g2lstm init de en {pairs}`" in run("init", pairs, "de", "en").stderr
     again = run("train", tmp_path / "my.toml", *toy, "--out", tmp_path / "run", "--resume", G2LSTM_CACHE=cache)
     assert again.returncode == 0, again.stderr  # the same recipe
     assert "give a text, or two languages and a folder" in run("init", "de", pairs).stderr
+
+
+def test_init_says_how_bleu_reads_chinese(folder):
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.zh").write_text("我有一所房子。\n" * 50)
+    done = run("init", "en", "zh", folder, "--out", folder / "my.toml")
+    assert "\nBLEU counts what sacreBLEU's tokenizer 'zh' makes of the text" in done.stdout
+    assert "held out" not in done.stdout
 
 
 def test_unknown_pair(folder):
@@ -433,7 +454,7 @@ def test_commands_of_the_other_task(trained):
     for command in (["generate", trained], ["eval", trained, "--cache"]):
         done = run(*command)
         assert done.returncode == 2
-        assert "task 'mt'" in done.stderr or "is a translation model" in done.stderr
+        assert "is a translation model" in done.stderr
 
 
 def test_a_truncated_run(trained, tmp_path):

@@ -10,8 +10,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from g2lstm import G2LSTM, G2Error, compress, stream
 from g2lstm.compression import kernel
-from g2lstm.compression.causal import ModelSession
-from g2lstm.compression.kept import PackedLinear
+from g2lstm.compression.causal import ModelSession, PackedLinear
 from g2lstm.compression.modules import CompressedLinear
 from g2lstm.compression.session import PlainSession, Session
 from g2lstm.nn.cells import G2GRUCell, G2LSTMCell

@@ -429,7 +429,7 @@ def test_levels_of_rows_that_are_zero_or_too_large():
     values[1] = 0
     assert not to_levels(values, 5).decode()[1].any()
     values[2] = 1e30
-    with pytest.raises(G2Error, match=r"5 levels hold weights up to some 131008, got 1e\+30; use int8"):
+    with pytest.raises(G2Error, match=r"5 levels hold weights up to about 131008, got 1e\+30; use int8"):
         to_levels(values, 5)
     values[2] = 65504.0
     assert np.isfinite(to_levels(values, 2).scales).all()

@@ -18,11 +18,11 @@ from g2lstm.compression.spec import Spec
 from g2lstm.compression.targets import find_targets
 from g2lstm.nn.record import evaluating
 from g2lstm.tasks.lm.evaluate import perplexity
-from g2lstm.tasks.lm.generate import generate
 from g2lstm.tasks.lm.model import LanguageModel
 from g2lstm.tasks.mt.beam import translate
 from g2lstm.tasks.mt.model import TranslationModel
 from tests.compression.twins import twin_of
+from tests.tasks.lm.test_generate import generate
 
 SPECS = [
     "gates=round:0.1,clip:0.3; cell=int8; embedding=int8; softmax=int4",

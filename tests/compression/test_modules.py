@@ -148,7 +148,7 @@ def test_a_state_dict_holds_the_packed_matrix(form):
 def test_a_foreign_state_dict_is_refused(strict):
     one, other = linear("int8"), linear("five levels")
     before = one.weight.clone()
-    with pytest.raises(G2Error, match=r"this state_dict has weight as .*grid.*, and the model has .*int8"):
+    with pytest.raises(G2Error, match=r"this state_dict has weight as .*grid.*, but the model has .*int8"):
         one.load_state_dict(other.state_dict(), strict=strict)
     with pytest.raises(
         G2Error, match="this state_dict has no packed weight, so it does not come from a model compressed"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from g2lstm.compression.encodings import Dense, Grid, Integers, LowRank
-from g2lstm.compression.encodings.packing import pack, packed_size, unpack, word_for
+from g2lstm.compression.encodings.panels import pack, packed_size, unpack, word_for
 from g2lstm.errors import G2Error
 
 LEVELS = st.one_of(st.integers(2, 20), st.integers(2, 300), st.integers(2, 65536), st.sampled_from([256, 257, 65536]))

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from g2lstm import G2LSTM, G2Error, compress, prepare_, save, search
-from g2lstm.compression.curve import Option, Unit, path, spec_of
-from g2lstm.compression.measure import deviation_from
+from g2lstm.compression.curve import Option, Unit, deviation_from, path, spec_of
 from g2lstm.compression.model import encoded_matrices
 from g2lstm.compression.search import Search
 from g2lstm.compression.spec import Spec
@@ -238,7 +237,7 @@ def test_data_and_metrics_that_make_no_sense(model):
 
     silent = nn.Sequential(nn.LSTM(3, 3), nn.Identity())
     silent.forward = lambda x: x.long()
-    refused("the model has no outputs of floating point", torch.ones(2, 3), None, silent)
+    refused("the model has no floating-point outputs", torch.ones(2, 3), None, silent)
     silent.forward = lambda x: x * float("nan")
     refused("the outputs of the model itself are NaN or infinite", torch.ones(2, 3), None, silent)
     with pytest.raises(G2Error, match="give either a spec, got 'int8', or data to search for one; not both"):

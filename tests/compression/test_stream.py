@@ -10,8 +10,8 @@ from torch import nn
 from g2lstm import G2LSTM, freeze_
 from g2lstm.compression import kernel
 from g2lstm.compression.kernel import KernelSession
-from g2lstm.compression.layers import session_layers
 from g2lstm.compression.model import compress
+from g2lstm.compression.recurrent import session_layers
 from g2lstm.compression.session import Layer, PlainSession
 from g2lstm.compression.stream import TokenSession, can_replace, encoding_of, stream
 from g2lstm.errors import G2Error

@@ -368,7 +368,7 @@ class Keeping(nn.Module):
         (
             Keeping(),
             torch.randn(3, 2, E),
-            "Keeping returns another output when it reads the example again",
+            "Keeping returns a different output when it reads the example again",
         ),
         (
             Tagger(),

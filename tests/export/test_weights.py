@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from g2lstm.compression.encodings import Grid, Integers
-from g2lstm.compression.layers import Weight
+from g2lstm.compression.recurrent import Weight
 from g2lstm.compression.spec import Spec, encode
 from g2lstm.export.part import Part
 from g2lstm.export.trace import trace

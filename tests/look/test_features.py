@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from g2lstm.look.features import Features
+from g2lstm.look.switches import Features
 from g2lstm.text.tokenize import train_bpe_tokenizer, train_word_tokenizer
 
 TEXT = "<eos> He said , \" the dog ( a big one ) and it 's Rex , \" N times . <eos> `` yes '' 3 ) no \" x <eos> so"

@@ -10,8 +10,7 @@ from g2lstm.compression.curve import Found, Point
 from g2lstm.compression.spec import Spec
 from g2lstm.look import record_split
 from g2lstm.look.examine import examine, write_gallery
-from g2lstm.look.pictures.bits import Curve, Dot, draw_bits
-from g2lstm.look.pictures.curve import Shrunk, draw_curve, draw_shrunk
+from g2lstm.look.pictures.curve import Curve, Dot, Shrunk, draw_bits, draw_curve, draw_shrunk
 from g2lstm.look.pictures.histograms import draw_histograms, draw_layers, draw_sigmoid
 from g2lstm.look.pictures.sentence import MAX_WORDS, draw_attention, draw_timelines, draw_units, draw_words
 from g2lstm.look.pictures.style import heat_colours, save, svg_element

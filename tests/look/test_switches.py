@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from g2lstm.look import record_split
-from g2lstm.look.features import Features
-from g2lstm.look.switches import Examples, Switches, Timelines
+from g2lstm.look.switches import Examples, Features, Switches, Timelines
 from g2lstm.runs.records import Example
 from g2lstm.tasks.reading import Place
 

@@ -5,7 +5,7 @@ import torch
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.mt.trained import SOURCE_TOKENIZER, TARGET_TOKENIZER
 from g2lstm.tasks.recipes import LM, MT, parse_recipe
-from g2lstm.text.pairs import PairFiles, prepare_tokenizers
+from g2lstm.text.corpus import PairFiles, prepare_tokenizers
 from g2lstm.text.tokenize import train_word_tokenizer
 
 LINES = ["the cat sat on the mat .", "a dog saw the cat , which ran .", "no one knows what $ 5 buys ."] * 8

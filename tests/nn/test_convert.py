@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from g2lstm import G2LSTM, G2Error, convert_, freeze_
+from g2lstm import G2GRU, G2LSTM, G2Error, G2LSTMCell, convert_, freeze_
 from tests.nn.layers import SURFACE, B, H, I, T, assert_same, flat, make_input
 
 OPTIONS = [
@@ -99,13 +99,26 @@ def test_shared_weights_are_scaled_once():
     torch.testing.assert_close(model[1](x)[0], expected)
 
 
-def test_a_model_that_is_a_layer_is_returned_anew():
-    lstm = nn.LSTM(I, H).eval()
-    x = torch.randn(T, B, I)
-    layer = convert_(lstm)
-    assert type(layer) is G2LSTM
-    assert type(freeze_(layer)) is nn.LSTM
-    torch.testing.assert_close(layer(x)[0], lstm(x)[0])
+@pytest.mark.parametrize(("made", "kind"), [(nn.LSTM, G2LSTM), (nn.GRU, G2GRU), (nn.LSTMCell, G2LSTMCell)])
+def test_a_layer_by_itself_is_changed_in_place(made, kind):
+    layer = made(I, H).eval()
+    calls = []
+    handle = layer.register_forward_hook(lambda *_: calls.append(1))
+    x = torch.randn(B, I) if made is nn.LSTMCell else torch.randn(T, B, I)
+    parameters, expected = list(layer.parameters()), layer(x)[0]
+    assert convert_(layer) is layer
+    assert type(layer) is kind
+    torch.testing.assert_close(layer(x)[0], expected)
+    if kind is G2LSTM:
+        assert not torch.equal(layer.train()(x)[0], expected)  # noise
+    assert freeze_(layer.eval()) is layer
+    assert type(layer) is made
+    torch.testing.assert_close(layer(x)[0], expected)
+    assert all(one is other for one, other in zip(layer.parameters(), parameters, strict=True))
+    seen = len(calls)
+    handle.remove()
+    layer(x)
+    assert len(calls) == seen > 2
 
 
 def test_subclasses_are_reported_and_left_alone():

@@ -159,7 +159,7 @@ def test_one_shared_layer_cannot_have_two_options():
         (nn.utils.parametrizations.weight_norm(nn.GRU(I, H), "weight_hh_l0"), "may compute something else"),
         (scripted(nn.LSTM(I, H)), "it is scripted"),
         (WeightDrop(nn.LSTM(I, H), variational=True), "drops whole rows"),
-        (WeightDrop(nn.LSTM(I, H), ["weight_ih_l0", "weight_hh_l0"]), "weight_ih_l0 contradicts"),
+        (WeightDrop(nn.LSTM(I, H), ["weight_ih_l0", "weight_hh_l0"]), "differs in weight_ih_l0"),
         (WeightDrop(nn.RNN(I, H)), "no layer of g2lstm replaces RNN"),
     ],
 )

@@ -5,8 +5,7 @@ import tomllib
 import pytest
 
 from g2lstm.errors import G2Error
-from g2lstm.recipes.explain import commented, explain, keys_of, table_of_keys
-from g2lstm.recipes.problems import dotted_keys
+from g2lstm.recipes.explain import commented, dotted_keys, explain, keys_of, table_of_keys
 from g2lstm.tasks.recipes import TASKS, load_recipe
 
 RECIPES = {name: task.recipe for name, task in TASKS.items()}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from g2lstm.errors import G2Error
 from g2lstm.nn.checks import METHODS
 from g2lstm.nn.gate import EVAL_GATES, LSTM
+from g2lstm.recipes.explain import dotted_keys
 from g2lstm.recipes.files import apply_overrides, parse_value, recipe_hash, recipe_to_toml, shipped_recipes
-from g2lstm.recipes.problems import dotted_keys
 from g2lstm.recipes.sections import AdaDelta, AdamW, GateCourse, GateSection, NtAsgd
 from g2lstm.tasks.lm.recipe import LmTrain
 from g2lstm.tasks.mt.recipe import MtRecipe
@@ -172,7 +172,7 @@ def test_a_recipe_written_out_is_the_same_recipe(name: str, tmp_path: Path) -> N
     }
     written = tomllib.loads(recipe_to_toml(recipe))
     for key in dotted_keys(type(recipe)):
-        if key not in optional and not key.startswith(("train.optimizer.", "train.gates")):
+        if key not in optional and not key.startswith(("train.optimizer.", "train.gates", "train.teacher")):
             found: Any = written
             for part in key.split("."):
                 found = found[part]
@@ -381,6 +381,18 @@ def test_overrides_set_what_they_say(settings: dict[str, Any]) -> None:
 
 def test_taking_out_what_is_not_there() -> None:
     assert parse_recipe(SMALLEST, ["evaluate.cache.theta="]) == parse_recipe(SMALLEST)
+
+
+@pytest.mark.parametrize("overrides", ["train.epochs=1", {"train.epochs": 1}])
+def test_overrides_are_a_list(overrides: Any) -> None:
+    with pytest.raises(G2Error, match=r'overrides must be a list such as \["train.epochs=1"\], got a (str|dict)'):
+        parse_recipe(SMALLEST, overrides)
+
+
+@pytest.mark.parametrize("name", ["nope.txt", "some/folder"])
+def test_a_text_that_does_not_exist(name: str) -> None:
+    with pytest.raises(G2Error, match=f"there is no file or folder {name}; give a text, a folder with train.txt or"):
+        load_recipe(name)
 
 
 def test_names_of_recipes() -> None:

@@ -249,6 +249,21 @@ def test_weights_that_are_finite_but_huge_have_no_score(made, tmp_path, monkeypa
     assert (run / "result.json").read_bytes() == before
 
 
+@pytest.mark.parametrize("arguments", [["translate", "RUN"], ["score", "RUN", "test.de", "test.en"]], ids=" ".join)
+def test_nor_have_translations(made, tmp_path, monkeypatch, arguments):
+    monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(made["mt"].parent / "texts")
+    run = shutil.copytree(made["mt"], tmp_path / "run")
+    weights, facts = load_file(run / "model.safetensors"), RunDirectory(run).training_facts()
+    save_file({name: torch.full_like(value, 3e38) for name, value in weights.items()}, run / "model.safetensors", facts)
+    given = [run if word == "RUN" else word for word in arguments]
+    done = command(*given, "--json", standard_input="ein haus\n")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(
+        "the model's log-probabilities are not numbers (NaN): its weights are broken; train it again\n"
+    )
+
+
 def empty(path):
     path.write_bytes(b"")
 

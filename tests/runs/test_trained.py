@@ -4,15 +4,14 @@ import io
 import json
 import math
 import os
+import re
 import struct
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
 import safetensors
 
-from g2lstm import compress, load
+from g2lstm import G2Error, compress, load
 from g2lstm.compression.spec import Spec
 from g2lstm.runs.compressed import write_run
 from g2lstm.runs.directory import RunDirectory
@@ -161,7 +160,11 @@ def test_each_file_is_opened_once(made, is_compressed, tmp_path, monkeypatch):
     assert opened == dict.fromkeys(["recipe.toml", "model.safetensors", *trained.tokenizers], 1)
 
 
-def test_loading_does_not_import_the_compiler(tmp_path):
-    path = language_run(tmp_path)
-    code = f"import sys, g2lstm; g2lstm.load({str(path)!r}); sys.exit('torch._dynamo' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+def test_a_file_is_not_a_run_directory(tmp_path):
+    run = language_run(tmp_path)
+    file = tmp_path / "small.safetensors"
+    file.touch()
+    with pytest.raises(G2Error, match=r"it is a file; `g2lstm\.load_into\(model, path\)` opens what `g2lstm\.save`"):
+        load(file)
+    with pytest.raises(G2Error, match=f"it is a file; give its folder, {re.escape(str(run))}$"):
+        load(run / "model.safetensors")

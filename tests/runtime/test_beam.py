@@ -7,7 +7,7 @@ from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
 from g2lstm.errors import G2Error
-from g2lstm.runtime.beam import Offers, beam_search
+from g2lstm.runtime.beam import Offers, SearchOptions, beam_search
 
 EOS = 0
 PENALTIES = st.sampled_from([0.0, 0.5, 1.0, 2.0])
@@ -49,7 +49,7 @@ class Automaton:
 
     def search(self, starts, max_lengths, **options):
         state = State(np.array(starts)[:, None], is_first=True)
-        return beam_search(self.step, state, len(starts), eos=EOS, max_lengths=np.array(max_lengths), **options)
+        return beam_search(self.step, state, len(starts), np.array(max_lengths), SearchOptions(EOS, **options))
 
     def nodes_of(self, start, tokens):
         nodes = [start]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from g2lstm.errors import G2Error
-from g2lstm.runtime.drawing import Drawing, find
+from g2lstm.runtime.beam import Drawing, SearchOptions, find
 from tests.runtime.test_beam import EOS, Automaton, State
 
 MODEL = Automaton(words=5, seed=1)
@@ -16,7 +16,8 @@ def draw(starts, longest=20, temperature=1.0, seed=0, **options):
     """The starts are the sources, too."""
     state, sources = State(np.array(starts)[:, None], is_first=True), [[start] for start in starts]
     most = np.full(len(starts), longest)
-    return find(MODEL.step, state, sources, drawing=Drawing(temperature, seed), eos=EOS, max_lengths=most, **options)
+    how = SearchOptions(EOS, drawing=Drawing(temperature, seed), **options)
+    return find(MODEL.step, state, sources, most, how)
 
 
 def test_sentences_come_as_often_as_the_model_says():

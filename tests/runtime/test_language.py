@@ -12,7 +12,7 @@ from g2lstm.nn.kernel import Found
 from g2lstm.recipes.sections import GateSection
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runtime import load
-from g2lstm.runtime.recipe import RunRecipe
+from g2lstm.runtime.weights import RunRecipe, check_is_run
 from g2lstm.tasks.lm.recipe import LmModel
 from tests.runs.test_compressed import compressed_run
 from tests.runs.toys import language_run
@@ -172,6 +172,12 @@ def test_weights_that_do_not_fit(plain, name, change, message):
 def test_files_that_are_missing_or_broken(plain, tmp_path):
     with pytest.raises(G2Error, match="is not a run directory: it does not exist; make one with"):
         load(tmp_path / "nothing")
+    with pytest.raises(G2Error, match=r"it does not exist; make one with `g2lstm train .*my\.txt`"):
+        check_is_run(tmp_path / "my.txt")
+    (tmp_path / "quijote").mkdir()
+    (tmp_path / "quijote" / "recipe.toml").touch()
+    with pytest.raises(G2Error, match="it does not exist; did you mean .*/quijote?"):
+        check_is_run(tmp_path / "quijot")
     with pytest.raises(G2Error, match=r"is not a run directory: it has no recipe\.toml"):
         load(tmp_path)
     path = plain / "model.safetensors"

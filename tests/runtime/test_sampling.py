@@ -1,3 +1,6 @@
+import re
+from itertools import islice
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -74,3 +77,41 @@ def test_a_long_prompt_is_read_in_pieces():
 def test_nucleus_is_the_fewest_that_reach_p():
     logits = np.log([0.5, 0.3, 0.15, 0.05])
     assert {choose(logits, top_p=0.75, seed=seed) for seed in range(200)} == {0, 1}
+
+
+SPELLINGS = [bytes([byte]) for byte in range(256)] + [
+    "é".encode(),
+    "猫".encode(),
+    "猫".encode()[:2],
+    b"\x81a",
+    b"ab",
+    b"",
+]
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_pieces_of_characters_make_characters(seed):
+    logits, table = np.zeros(len(SPELLINGS)), sampling.Utf8(SPELLINGS)
+    generator = np.random.default_rng(seed)
+    drawn = sampling.continuation(lambda _: logits.copy(), [0], utf8=table, generator=generator)
+    text, missing = b"", 0
+    for token in islice(drawn, 40):
+        text += SPELLINGS[token]
+        missing = table.after[missing, token]
+        assert missing >= 0
+    # Unfinished only at the end; two bytes of a character may still be none, such as half of a surrogate pair.
+    text += b"\x90" * int(missing)
+    odd = re.compile(rb"\xe0[\x80-\x9f]|\xed[\xa0-\xbf]|\xf0[\x80-\x8f]|\xf4[\x90-\xbf]")
+    assert odd.search(text) or text.decode()
+
+
+def test_what_a_token_leaves_unfinished():
+    table = sampling.Utf8(SPELLINGS)
+    cat, half, accent, odd, plain, empty = (256 + place for place in (1, 2, 0, 3, 4, 5))
+    assert table.after[0, [cat, half, accent, odd, plain, empty]].tolist() == [0, 1, 0, -1, 0, 0]
+    assert table.after[1, [cat, half, accent, odd, plain, empty]].tolist() == [-1, -1, -1, 0, -1, 1]
+    assert table.after[0, [0x41, 0x80, 0xC1, 0xC3, 0xE3, 0xF0, 0xF5]].tolist() == [0, -1, -1, 1, 2, 3, -1]
+    assert table.after[3, [0x41, 0x80]].tolist() == [-1, 2]
+    assert table.finished([plain, cat, 0xE3, 0x81]) == [plain, cat]
+    assert table.finished([half, odd, plain]) == [half, odd, plain]
+    assert table.finished([half]) == []

@@ -142,11 +142,11 @@ class Both(Sum):
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (Sum, "its forward is more than a chain of layers, it computes add"),
+        (Sum, "its forward is more than a chain of layers: it computes add"),
         (Looping, "its forward is more than a chain of layers"),
         (Cells, "cell: a cell is a loop's"),
         (Both, "lstm: its second direction begins at the end"),
-        (Tagger, "norm, BatchNorm1d, is no layer of a plain chain"),
+        (Tagger, "norm, BatchNorm1d, is not a layer of a plain chain"),
     ],
 )
 def test_other_models_say_why_they_need_torch(make, reason, tmp_path):

@@ -62,7 +62,7 @@ def test_translations_are_those_of_torch(run):
     model, trained, exact = load(run), g2lstm.load(run), g2lstm.load(run)
     exact.model.double()
     words = ["ein", "haus", "baum", "hund", "und", "Katze"]
-    lines = [*LINES, *(" ".join(random.Random(seed).choices(words, k=seed)) for seed in range(1, 12))]
+    lines = [*LINES, *(" ".join(random.Random(seed).choices(words, k=seed)) for seed in range(1, 12, 2))]
     assert model.search_facts == trained.search_facts
     facts, texts, ties = {"beam": trained.search_facts.beam}, set(), 0
     for options in ({}, {"beam": 1}, {"beam": 6, "n_best": 4, "length_penalty": 2.0}, {"max_length": 3}):

@@ -3,7 +3,7 @@ import torch
 from torch.nn import functional as F
 
 from g2lstm.tasks import cross_entropy as loss_module
-from g2lstm.tasks.cross_entropy import cross_entropy, smoothing_penalty
+from g2lstm.tasks.cross_entropy import Guide, cross_entropy, guided_cross_entropy, smoothing_penalty
 
 
 def inputs(rows, width, vocabulary):
@@ -97,3 +97,20 @@ def test_smoothing_is_that_of_torch_with_all_gradients(has_bias):
     assert torch.allclose(got, expected, atol=1e-12)
     ours, theirs = (torch.autograd.grad(loss.square().sum(), leaves, retain_graph=True) for loss in (got, expected))
     assert all(torch.allclose(a, b, atol=1e-11) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.usefixtures("_chunks")
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_a_teacher_has_its_share_of_the_target(share):
+    features, weight, bias, targets = inputs(17, 4, 29)
+    theirs = [one.detach() for one in inputs(17, 3, 29)[:3]]
+    loss = guided_cross_entropy(features, weight, bias, targets, Guide(*theirs, share))
+    logits = F.linear(features, weight, bias)
+    mixed = share * F.linear(*theirs).softmax(-1) + (1 - share) * F.one_hot(targets, 29)
+    expected = F.cross_entropy(logits, mixed, reduction="sum")
+    assert torch.allclose(loss.total, expected, atol=1e-12)
+    assert torch.allclose(loss.nats, F.cross_entropy(logits, targets, reduction="sum"), atol=1e-12)
+    assert not loss.nats.requires_grad
+    leaves = [features, weight, bias]
+    found, right = (torch.autograd.grad(0.7 * one, leaves) for one in (loss.total, expected))
+    assert all(torch.allclose(ours, other, atol=1e-12) for ours, other in zip(found, right, strict=True))

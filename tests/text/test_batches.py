@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from g2lstm.errors import G2Error
 from g2lstm.text import batches
-from g2lstm.text.batches import PairBatch, TrainingBatches, evaluation_batches
-from g2lstm.text.pairs import PairCorpus, PairFiles, prepare_pairs
+from g2lstm.text.batches import IGNORED, PairBatch, TrainingBatches, evaluation_batches
+from g2lstm.text.corpus import PairCorpus, PairFiles, prepare_pairs
 from g2lstm.text.tokenize import train_word_tokenizer
-from g2lstm.text.windows import IGNORED
 
 WORDS = 400
 # Two tokenizers whose <eos> differ would be hard to make; any numbers do for the batches.

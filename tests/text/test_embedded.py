@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from g2lstm.errors import G2Error
-from g2lstm.text.embedded import embedded_files
+from g2lstm.text.datasets import embedded_files
 
 
 def test_there_is_prose_in_every_split() -> None:

@@ -4,8 +4,7 @@ from itertools import pairwise
 import pytest
 
 from g2lstm.text import grammar
-from g2lstm.text.grammar import GrammarPair, grammar_files, grammar_pairs
-from g2lstm.text.lexicon import Phrase, Verb, load_lexicon
+from g2lstm.text.grammar import GrammarPair, Phrase, Verb, grammar_files, grammar_pairs, load_lexicon
 
 SPLITS = {"train": 20_000, "valid": 500, "test": 500}
 LEXICON = load_lexicon()

@@ -35,7 +35,7 @@ def test_lines_end_at_newlines_only(tmp_path: Path, content: bytes, lines: list[
 
 
 @given(
-    st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"])), min_size=1),
+    st.lists(st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs"])), min_size=1),
     st.integers(8, 20),
 )
 def test_long_lines_come_in_pieces(tmp_path_factory: pytest.TempPathFactory, lines: list[str], limit: int) -> None:
@@ -110,6 +110,26 @@ def test_a_file_that_is_not_utf8(tmp_path: Path) -> None:
     path = write(tmp_path, b"caf\xc3\xa9\ngar\xe7on\n")
     with pytest.raises(G2Error, match=re.escape(f"{path} is not UTF-8 text: byte 0xe7 at offset 9, line 2; convert")):
         list(read_pieces(path))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf16_is_named(tmp_path: Path, encoding: str) -> None:
+    path = write(tmp_path, "\ufeffpues señor\n".encode(encoding))
+    with pytest.raises(
+        G2Error, match=re.escape(f"{path} is UTF-16 text, and UTF-8 is needed; convert it with: iconv -f")
+    ):
+        list(read_pieces(path))
+
+
+@pytest.mark.parametrize("content", ["no mark".encode("utf-16-le"), b"\x89PNG\r\n\x1a\n" + b"x" * 1000 + b"\0"])
+def test_binary_data_is_named(tmp_path: Path, content: bytes) -> None:
+    path = write(tmp_path, content)
+    with pytest.raises(G2Error, match=re.escape(f"{path} looks like binary data, not text; give a file of UTF-8 text")):
+        list(read_pieces(path))
+
+
+def test_a_stray_zero_does_not_make_a_text_binary(tmp_path: Path) -> None:
+    assert [*read_pieces(write(tmp_path, b"x" * 500 + b"\0\n"))] == [Piece("x" * 500 + "\0", True)]
 
 
 def test_the_offset_is_that_of_the_file_in_a_long_line_too(tmp_path: Path) -> None:

@@ -81,7 +81,28 @@ def test_mistakes(tmp_path: Path) -> None:
         own_texts(tmp_path / "empty")
 
 
+def test_what_is_wrong_is_said_of_the_users_file(tmp_path: Path) -> None:
+    path = tmp_path / "my.txt"
+    path.write_bytes("\ufeffen un lugar\n".encode("utf-16-le") * 100)
+    with pytest.raises(G2Error, match=re.escape(f"{path} is UTF-16 text")):
+        own_texts(path)
+
+
+def test_dev_is_another_name_for_valid(tmp_path: Path) -> None:
+    for split in ("train", "dev", "test"):
+        write(tmp_path / "data" / f"{split}.txt", f"a line of {split}\n" * 100)
+    assert [file.name for file in own_texts(tmp_path / "data").values()] == ["train.txt", "dev.txt", "test.txt"]
+
+
+def test_half_of_a_pair_is_explained(tmp_path: Path) -> None:
+    write(tmp_path / "one" / "train.en", "some words\n" * 200)
+    with pytest.raises(G2Error, match=r"lacks train.txt; it has train.en. Pairs need two files, one for each language"):
+        own_texts(tmp_path / "one")
+
+
 def test_tokenised_text_is_recognised() -> None:
+    assert looks_tokenised("誰 が 一番 に 着 く か 私 に は 分か り ま せ ん 。\n")
+    assert not looks_tokenised("誰が一番に着くか、私には分かりません。\n")
     assert looks_tokenised("The cat , which sat , ran .\nA dog saw it .\n")
     assert not looks_tokenised("The cat, which sat, ran. A dog saw it.\n")
     assert not looks_tokenised("Qui est là ? Moi, dit-il ; personne d'autre.")  # French puts some marks apart

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from g2lstm.errors import G2Error
-from g2lstm.text import own_pairs as module
-from g2lstm.text.own_pairs import own_pairs, pair_endings
+from g2lstm.text import own as module
+from g2lstm.text.own import own_pairs, pair_endings
 
 ENDINGS = ("de", "en")
 
@@ -41,8 +41,19 @@ def test_missing_splits_are_taken_from_the_training_text(folder: Path, given: tu
     assert given == ("valid", "test") or found["train"].source.parent != folder
 
 
+def test_dev_is_another_name_for_valid(folder: Path) -> None:
+    write(folder, "dev", 3)
+    assert own_pairs(folder, ENDINGS)["valid"] == (folder / "dev.de", folder / "dev.en")
+
+
+def test_what_is_wrong_is_said_of_the_users_file(folder: Path) -> None:
+    (folder / "train.en").write_bytes("garçon\n".encode("latin1") * 100)
+    with pytest.raises(G2Error, match=rf"{folder / 'train.en'} is not UTF-8 text"):
+        own_pairs(folder, ENDINGS)
+
+
 def test_a_long_text_gives_away_only_what_a_score_needs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_HELD_OUT", 2)
+    monkeypatch.setattr(module, "MOST_PAIRS_HELD_OUT", 2)
     assert len(own_pairs(folder, ENDINGS)["valid"].source.read_text().splitlines()) == 2
 
 
@@ -51,7 +62,7 @@ def test_what_is_refused(folder: Path) -> None:
         own_pairs(folder / "no", ENDINGS)
     with pytest.raises(G2Error, match=r"lacks train.fr; each split needs both languages"):
         own_pairs(folder, ("fr", "en"))
-    with pytest.raises(G2Error, match=r"lacks train.fr and train.it; valid and test are taken from them"):
+    with pytest.raises(G2Error, match=r"lacks train.fr and train.it; without valid and test, pairs of these"):
         own_pairs(folder, ("fr", "it"))
     write(folder, "train", 30)
     with pytest.raises(G2Error, match=r"only 30 lines, too few .* needs at least 40, or valid.de, valid.en, test.de"):

@@ -8,9 +8,9 @@ from g2lstm.errors import G2Error
 from g2lstm.text import corpus
 from g2lstm.text.batches import TrainingBatches
 from g2lstm.text.clean import clean
+from g2lstm.text.corpus import PairFiles, prepare_pairs, prepare_tokenizers
 from g2lstm.text.datasets import data_set, fetch
 from g2lstm.text.grammar import grammar_pairs
-from g2lstm.text.pairs import PairFiles, prepare_pairs, prepare_tokenizers
 from g2lstm.text.tokenize import train_word_tokenizer
 
 from .sets import DATA, needs

@@ -137,10 +137,15 @@ def test_byte_pairs_are_trained_on_pieces_of_a_word_without_end(caplog: pytest.L
     assert max(len(found) for piece in pieces for found in piece.split()) == 1000
     assert [record.getMessage() for record in caplog.records] == [
         f"a word of more than 1,000 characters is cut into pieces for training the tokenizer: {word[:40]}...; "
-        "if it is no word, remove it from the text"
+        "if it is not a word, remove it from the text"
     ]
     tokenizer = train_bpe_tokenizer(lines, vocabulary=400)
     assert tokenizer.decode(tokenizer.encode(lines[0])) == lines[0]
+
+
+def test_long_lines_without_spaces_are_usual_in_japanese(caplog: pytest.LogCaptureFixture) -> None:
+    assert len([*_with_short_words(["吾輩は猫である。" * 1000])]) > 1
+    assert caplog.messages == []
 
 
 def test_the_options_of_pairs_are_kept(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from g2lstm.errors import G2Error
+from g2lstm.text.batches import IGNORED, Columns, sample_bptt
 from g2lstm.text.corpus import TokenStream, prepare_stream
 from g2lstm.text.tokenize import train_word_tokenizer
-from g2lstm.text.windows import IGNORED, Columns, sample_bptt
 
 COUNT = 103
 

@@ -109,7 +109,7 @@ def main(folder):
 
     if rank == 1:
         loop.time = FastClock
-    by_the_clock = lm_recipe(data, epochs=None, minutes=0.02, checkpoint_minutes=0.001)
+    by_the_clock = lm_recipe(data, epochs=None, minutes=0.06, checkpoint_minutes=0.001)
     progress = train_recipe(by_the_clock, folder / "minutes")
     (folder / f"minutes-{rank}.json").write_text(json.dumps([progress.step, progress.epochs, progress.finished]))
     (folder / f"threads-{rank}.json").write_text(json.dumps(threads()))

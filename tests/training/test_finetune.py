@@ -15,7 +15,7 @@ from g2lstm.nn.record import evaluating
 from g2lstm.recipes.files import recipe_to_toml
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.recipes import parse_recipe
-from g2lstm.training.finetune import RATE, finetune_recipe
+from g2lstm.training.distill import RATE, finetune_recipe
 from g2lstm.training.start import train_recipe
 from tests.training.launch import start_pair, wait_for
 from tests.training.toys import (

@@ -8,8 +8,8 @@ from g2lstm import G2Error
 from g2lstm.nn.random import draw_noise
 from g2lstm.tasks.mt.task import TranslationLearner
 from g2lstm.tasks.task import TrainingData
+from g2lstm.text.batches import Columns
 from g2lstm.text.corpus import prepare_stream, prepare_tokenizer
-from g2lstm.text.windows import Columns
 from g2lstm.training.environment import noise_seed
 from g2lstm.training.start import prepare
 from tests.training.toys import mt_recipe, write_text

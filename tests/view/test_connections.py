@@ -2,8 +2,13 @@
 
 import asyncio
 import errno
+import json
 import logging
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -129,3 +134,42 @@ def test_a_lack_of_descriptors_is_said_once(caplog):
         "no more connections are possible for now: too many",
         "something else",
     ]
+
+
+def test_few_descriptors_make_a_page_slow_but_not_unreachable(paths, tmp_path):
+    """More half requests than the process may have open: they time out, others get in, and little is said of it."""
+    code = """
+import resource, uvicorn
+from g2lstm.cli.main import main
+from g2lstm.view import connections
+
+def limited(*arguments, **options):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    run(*arguments, **options)
+
+connections.REQUEST_SECONDS, run, uvicorn.Server.run = 1.0, uvicorn.Server.run, limited
+main()
+"""
+    with open(tmp_path / "messages", "w") as messages:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, "view", paths[0], "--port", "0"],
+            stdout=subprocess.PIPE, stderr=messages, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+    try:
+        address = process.stdout.readline().split()[0]
+        while "loading" in states(address):  # which opens files too
+            time.sleep(0.1)
+        with ExitStack() as stack:
+            for _ in range(100):
+                stack.enter_context(connect(address)).send(b"GET / HTTP/1.1\r\n")
+            assert states(address) == ["ready"]
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=600)
+    told = (tmp_path / "messages").read_text()
+    assert told == "no more connections are possible for now: Too many open files\n"
+
+
+def states(address):
+    with urllib.request.urlopen(f"{address}api/runs", timeout=600) as answer:
+        return [run["state"] for run in json.load(answer)["runs"]]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from g2lstm.view.guard import MAX_BODY
+from g2lstm.view.connections import MAX_BODY
 
 QUESTION = {"run": "g2", "text": "the cat", "gate": "soft"}
 

@@ -273,7 +273,7 @@ class Entry:
         matrix = KINDS[self.kind].unpack(self, packed)
         vars(matrix)["packed"] = dict(packed)  # packing again would give the same
         if matrix.describe() != self.facts:
-            raise G2Error(f"what the header says about {brief(self.name)} is not true of its tensors")
+            raise G2Error(f"the header does not match the tensors of {brief(self.name)}")
         return matrix
 
     def number(self, key: str) -> float:

@@ -20,7 +20,7 @@ from g2lstm.compression.encodings.base import (
     brief,
     check_values,
 )
-from g2lstm.compression.encodings.packing import MOST_LEVELS, pack_signed, packed_size, unpack_signed
+from g2lstm.compression.encodings.panels import MOST_LEVELS, pack_signed, packed_size, unpack_signed
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:

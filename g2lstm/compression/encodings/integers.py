@@ -19,8 +19,7 @@ from g2lstm.compression.encodings.base import (
     check_group,
     check_values,
 )
-from g2lstm.compression.encodings.packing import pack_signed, packed_size, unpack_signed
-from g2lstm.compression.encodings.panels import CHUNK
+from g2lstm.compression.encodings.panels import CHUNK, pack_signed, packed_size, unpack_signed
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from g2lstm.compression.encodings.base import (
     check_group,
     check_values,
 )
-from g2lstm.compression.encodings.packing import pack, packed_size, unpack
+from g2lstm.compression.encodings.panels import pack, packed_size, unpack
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _too_large(groups: "Tensor", levels: int) -> G2Error:
     import torch
 
     most, got = -_codes(levels)[0] * torch.finfo(torch.float16).max, float(groups.abs().max())
-    return G2Error(f"{levels} levels hold weights up to some {most:.0f}, got {got:.3g}; use int8")
+    return G2Error(f"{levels} levels hold weights up to about {most:.0f}, got {got:.3g}; use int8")
 
 
 def _nearest(values: "Tensor", scales: "Tensor", levels: int) -> "Tensor":

@@ -1,11 +1,13 @@
 """`export_c`: a model as C files, which get their names together or not at all."""
 
+import math
 import os
 import subprocess
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import numpy as np
@@ -17,15 +19,84 @@ from g2lstm.compression.causal import ModelSession
 from g2lstm.compression.model import refuse_scripted
 from g2lstm.compression.stream import Streamable, stream
 from g2lstm.errors import G2Error
-from g2lstm.export.c.reading import layer_step, token_step
-from g2lstm.export.c.selftest import STEPS, draw_inputs, test_source, tolerance, translation_test
+from g2lstm.export.c.program import Program
 from g2lstm.export.c.step import Sizes, Step, sources, tokens_source
-from g2lstm.export.c.text import is_identifier
-from g2lstm.export.c.trace import traced_step
-from g2lstm.export.c.translation import Translating, TranslationParts, Translator, translation_sources
+from g2lstm.export.c.text import array, is_identifier, template
+from g2lstm.export.c.trace import layer_step, token_step, traced_step
+from g2lstm.export.c.translation import Search, Translating, TranslationParts, Translator, translation_sources
 from g2lstm.export.files import folder_for, plain, refuse_existing, write
 from g2lstm.nn.checks import checked_option
 from g2lstm.nn.record import evaluating, gated
+
+STEPS = 16
+_MOST_COMPARED = 64
+
+
+_SOURCES, _LENGTH, _TARGETS = 3, 8, 6  # of the test of a translation model
+
+
+def draw_inputs(step: Step, steps: int) -> NDArray[Any]:
+    """Random tokens (T,), or vectors (T, inputs)."""
+    rng = np.random.default_rng(0)
+    if step.is_token:
+        return rng.integers(step.inputs, size=steps).astype(np.int32)
+    return rng.normal(size=(steps, step.inputs)).astype(np.float32)
+
+
+def tolerance(program: Program, largest: float) -> float:
+    """How far an output y may be off, relative to 1 + |y|, where `largest` is the largest number that is read."""
+    blocks = program.blocks.values()
+    exact = 2 * (100 + sum(one.inputs + one.hidden for one in blocks)) * 2.0**-24
+    return exact + 6 * max(largest, 1.0) * sum(one.norm for one in blocks) / (32639 * math.sqrt(6))
+
+
+def test_source(step: Step, name: str, inputs: NDArray[Any], outputs: NDArray[Any], allowed: float) -> str:
+    """The content of NAME_test.c, from inputs and the outputs (T, O) of the model."""
+    outputs = outputs.reshape(len(inputs), -1)
+    places, compared = _compared(outputs)
+    arrays = [array("int32_t" if step.is_token else "float", "inputs", inputs), *compared]
+    read = "inputs[step]" if step.is_token else f"inputs + step * {name.upper()}_INPUTS"
+    return Template(template("test.c", ())).substitute(
+        name=name,
+        upper=name.upper(),
+        steps=len(inputs),
+        compared=len(places),
+        outputs=step.outputs,
+        arrays="\n".join(arrays),
+        out_type="int32_t" if step.is_index else "float",
+        call=f"{name}_step(&state, {read}, out);",
+        tolerance=f"{allowed:.3g}",
+    )
+
+
+def translation_test(translator: Translator, search: Search, name: str, allowed: float) -> str:
+    """The content of NAME_test.c of a translation model."""
+    rng = np.random.default_rng(0)
+    sources = rng.integers(translator.source.shape[0], size=(_SOURCES, _LENGTH))
+    tokens = rng.integers(translator.target.shape[0], size=(_SOURCES, _TARGETS))
+    outputs = np.concatenate([search.read(*pair) for pair in zip(sources.tolist(), tokens.tolist(), strict=True)])
+    scores = np.array([search.score(source) for source in sources.tolist()], np.float32)
+    places, compared = _compared(outputs)
+    arrays = [array("int32_t", "inputs", sources), array("int32_t", "tokens", tokens), *compared]
+    return Template(template("translation_test.c", ())).substitute(
+        name=name,
+        upper=name.upper(),
+        sources=_SOURCES,
+        length=_LENGTH,
+        steps=_TARGETS,
+        compared=len(places),
+        arrays="\n".join([*arrays, array("float", "scores", scores)]),
+        tolerance=f"{allowed:.3g}",
+    )
+
+
+def _compared(outputs: NDArray[Any]) -> tuple[NDArray[Any], list[str]]:
+    """Some places of the outputs (T, O), and the arrays of what is expected there."""
+    width = outputs.shape[1]
+    places = np.linspace(0, width - 1, min(width, _MOST_COMPARED)).round().astype(np.int64)
+    expected = outputs[:, places].astype(np.float32)
+    return places, [array("int32_t", "places", places), array("float", "expected", expected)]
+
 
 Run = Callable[[NDArray[Any]], NDArray[Any]]  # from the inputs of some steps to their outputs
 
@@ -156,7 +227,7 @@ def _read(model: nn.Module, example: Any) -> tuple[Step, Run]:
         return token_step(model.stream_parts()), lambda inputs: np.asarray(stream(model, 1).sequence(inputs))
     if isinstance(model, nn.LSTM | nn.GRU):
         if example is not None and (count := torch.as_tensor(example).numel()) != model.input_size:
-            raise G2Error(f"the model reads {model.input_size} numbers per step, and the example has {count}")
+            raise G2Error(f"the model reads {model.input_size} numbers per step, but the example has {count}")
         return layer_step(model), lambda inputs: np.asarray(stream(model, 1).sequence(inputs))
     session = ModelSession(model, threads=1)
     x, *others = example if isinstance(example, tuple) else (_example(model) if example is None else example,)
@@ -181,7 +252,7 @@ def _check_steps(model: nn.Module, step: Step) -> None:
     except Exception:  # it takes a single stream only
         return
     if not np.array_equal(once, again, equal_nan=True):
-        raise G2Error("the model's forward gives other outputs each time; export one that draws no random numbers")
+        raise G2Error("the model's forward gives different outputs each time; export one that draws no random numbers")
     if session.time_axis is None:
         return
     try:
@@ -195,7 +266,7 @@ def _check_steps(model: nn.Module, step: Step) -> None:
     apart = np.abs(whole.transpose(0, session.time_axis).float().numpy() - once) / (1 + np.abs(once))
     if apart.shape == once.shape and apart.max() > _APART:
         raise G2Error(
-            f"the model mixes steps: a sequence gives other outputs than its steps one by one, by {apart.max():.2g}; "
+            f"the model mixes steps: outputs of a sequence and of its steps one by one differ by {apart.max():.2g}; "
             "only a model that computes each step by itself, apart from its recurrent layers, can become C"
         )
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from g2lstm.compression.encodings import Encoding
-from g2lstm.compression.layers import layer_weights
+from g2lstm.compression.recurrent import layer_weights
 from g2lstm.compression.stream import encoding_of
 from g2lstm.export.c.program import Buffer, Function, Program, Value, padded, part, whole, width
 from g2lstm.export.c.source import body, constants, kernel, place, size

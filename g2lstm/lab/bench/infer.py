@@ -11,15 +11,15 @@ import torch
 from torch import nn
 
 from g2lstm.compression.model import compress, encoded_matrices
+from g2lstm.compression.search import Show
 from g2lstm.compression.spec import PRESETS
 from g2lstm.compression.stream import stream
 from g2lstm.errors import G2Error
 from g2lstm.lab.bench import peers
-from g2lstm.lab.bench.compiled import c_runner
 from g2lstm.lab.bench.measure import Field, Report, Row, Timing, timings
-from g2lstm.lab.bench.peers import Runner, Vectors
+from g2lstm.lab.bench.peers import Runner, Vectors, c_runner
 from g2lstm.nn.lstm import G2LSTM
-from g2lstm.runs.compressed import Show, silent
+from g2lstm.runs.compressed import silent
 
 PEERS: dict[str, peers.Peer] = {
     "torch.nn.LSTM float32": peers.torch_float32,

@@ -3,9 +3,11 @@
 import multiprocessing
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -98,6 +100,18 @@ def peak_memory(function: Callable[..., Any], warm_up: tuple[Any, ...], argument
     finally:
         os.environ.pop(_MMAP_THRESHOLD)
         os.environ.update({} if before is None else {_MMAP_THRESHOLD: before})
+
+
+@contextmanager
+def busy_beside(count: int) -> Iterator[None]:
+    """Lets so many processes count in circles meanwhile, as on a machine that others use too."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 def _resident() -> int:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own usage
 
+from g2lstm.compression.search import Show
 from g2lstm.lab.bench.measure import MEMORY, RATE, TIME, Field, Report, Row, compared, peak_memory
 from g2lstm.nn.gru import G2GRU
 from g2lstm.nn.lstm import G2LSTM
-from g2lstm.runs.compressed import Show, interleaved, silent
+from g2lstm.runs.compressed import interleaved, silent
 from g2lstm.tasks.lm.model import LanguageModel
 from g2lstm.tasks.lm.task import activation_regulariser, temporal_regulariser, training_loss
 from g2lstm.tasks.model import locked_dropout, word_dropout
@@ -32,6 +33,7 @@ SHAPES: tuple[Shape, ...] = (
     (35, 20, 200, 200),
 )
 _ROUNDS, _SECONDS = 11, 2.5  # of a comparison, and for each of its candidates
+_SQUARE = 2048  # rows and columns of the matrices whose product shows what the machine can do
 BACKENDS = ("auto", "stock", "reference")  # on a CPU `auto` trains with `native`
 
 # The language model of Penn Treebank.
@@ -46,9 +48,9 @@ def measure_layer(
 
     Without a number of rounds, each comparison takes as many as fit into a few seconds, but at least three.
     """
-    square = torch.randn(2, 2048, 2048)
+    square = torch.randn(2, _SQUARE, _SQUARE)
     product = min(interleaved({"product": lambda: square[0] @ square[1]}, 7)["product"])
-    peak = 2 * 2048**3 / product / 1e9  # GFLOP/s: the most that this machine can do
+    peak = 2 * _SQUARE**3 / product / 1e9  # GFLOP/s: the most that this machine can do
     fields = (
         Field("what", "what"),
         Field("name", "layer"),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from g2lstm.compression.spec import PRESETS, Spec
 from g2lstm.errors import G2Error
-from g2lstm.lab.study.bits import bits
+from g2lstm.lab.study.figures import bits
 from g2lstm.lab.study.plan import (
     BASELINE,
     FIGURES,
@@ -234,7 +234,7 @@ def ablations(scale: Scale, seeds: int, overrides: Sequence[str] = ()) -> Study:
         *notes,
         f"Eight layers have {' and '.join(_DEEP[scale][1:])}.",
         "Hard gates are the sampled ones: three if the output gate is sampled, otherwise two.",
-        "Saturated: the share of input and forget gates beyond 0.1 or 0.9 in evaluation, on the validation set.",
+        "Saturated: the share of input and forget gates below 0.1 or above 0.9 in evaluation, on the validation set.",
         _HARD_NOTE,
     )
     title = f"Ablations: test perplexity of {name}, and what evaluation and compression add to it"

@@ -18,6 +18,10 @@ class Look(NamedTuple):
     alphabet: int  # different characters that occur more than once
     is_tokenized: bool
 
+    def __str__(self) -> str:
+        kind = "tokenised" if self.is_tokenized else "plain"
+        return f"{self.characters:,} characters to train on, {kind} text, {self.alphabet:,} different characters"
+
 
 def look_at(path: Path) -> Look:
     """Looks at the training text of a file or a folder, in which lines are spread evenly if it is large."""

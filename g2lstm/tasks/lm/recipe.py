@@ -46,8 +46,8 @@ class LmModel(ModelSection):
     embedding: Width = 256
     """The width of the vectors that stand for tokens."""
     hidden: Width = 512
-    """The width of each layer, except that with a tied softmax the last is as wide as the embedding. So one layer alone
-    has no such width."""
+    """The width of each layer; with a tied softmax, the last layer is as wide as the embedding instead, so a single
+    layer does not use this key."""
     layers: Layers = 2
     """The number of layers."""
     tied: bool = True

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from g2lstm.tasks.cross_entropy import cross_entropy
+from g2lstm.tasks.cross_entropy import Guide, cross_entropy, guided_cross_entropy
 from g2lstm.tasks.lm.model import LanguageModel, State
 from g2lstm.tasks.lm.recipe import LmRecipe
 from g2lstm.tasks.lm.trained import TrainedLanguageModel
 from g2lstm.tasks.task import Learner, StepLoss, Task, TrainingData, ValidationBatch, shown_perplexity
+from g2lstm.text.batches import Columns, Window, sample_bptt
 from g2lstm.text.corpus import TokenStream, prepare_stream, prepare_tokenizer
 from g2lstm.text.tokenize import Tokenizer
-from g2lstm.text.windows import Columns, Window, sample_bptt
 
 _TOKENS = {"bpe": "sub-words", "word": "words", "character": "characters"}
 
@@ -36,14 +36,20 @@ def training_loss(
     *,
     alpha: float = 2.0,
     beta: float = 1.0,
+    guide: Guide | None = None,
 ) -> Loss:
     """Cross entropy + alpha * activation regularisation + beta * temporal activation regularisation.
 
     Targets are (T, B). As in the AWD-LSTM, the first regulariser sees the last layer's output after dropout, `features`
-    (T, B, E), and the second its output before dropout, `raw` (T, B, E).
+    (T, B, E), and the second its output before dropout, `raw` (T, B, E). With a `guide`, a teacher has a share of the
+    cross entropy.
     """
-    loss = cross_entropy(features.flatten(0, 1), weight, bias, targets.flatten())
-    total = loss
+    rows, ids = features.flatten(0, 1), targets.flatten()
+    if guide is None:
+        total = loss = cross_entropy(rows, weight, bias, ids)
+    else:
+        assert bias is not None
+        total, loss = (nats / len(ids) for nats in guided_cross_entropy(rows, weight, bias, ids, guide))
     if alpha:
         total = total + alpha * activation_regulariser(features)
     if beta:
@@ -69,11 +75,14 @@ class LanguageModelLoss(nn.Module):
         self.model = model
         self.alpha, self.beta = alpha, beta
 
-    def forward(self, tokens: Tensor, targets: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+    def forward(
+        self, tokens: Tensor, targets: Tensor, state: State, guide: Guide | None = None
+    ) -> tuple[Tensor, Tensor, State]:
         """The loss of tokens and targets (T, B) with and without regularisers, and the state after the last step."""
         out = self.model(tokens, state)
         weight, bias = self.model.output_weight, self.model.softmax_bias
-        loss = training_loss(out.features, out.raw, targets, weight, bias, alpha=self.alpha, beta=self.beta)
+        more = {"alpha": self.alpha, "beta": self.beta}
+        loss = training_loss(out.features, out.raw, targets, weight, bias, **more, guide=guide)
         return loss.total, loss.cross_entropy, out.state
 
 
@@ -82,6 +91,7 @@ class LanguageModelLearner(Learner):
 
     recipe: LmRecipe
     model: LanguageModel
+    teacher: LanguageModel | None
 
     def _take(self, data: TrainingData) -> None:
         recipe, self.settings = self.recipe, self.recipe.train
@@ -122,7 +132,12 @@ class LanguageModelLearner(Learner):
     def start_epoch(self) -> None:
         """Goes back to the first row, with zero states."""
         self.position = 0
-        self.state = self.model.initial_state(self.columns.local_batch)
+        self.state = self._initial_state()
+
+    def _initial_state(self) -> State:
+        """Zero states of the model's layers, then of its teacher's."""
+        readers = [self.model] if self.teacher is None else [self.model, self.teacher]
+        return [state for reader in readers for state in reader.initial_state(self.columns.local_batch)]
 
     @property
     def epoch_progress(self) -> float:
@@ -147,10 +162,15 @@ class LanguageModelLearner(Learner):
     def loss(self, module: nn.Module, batch: Window) -> StepLoss:
         """Reads a window from the carried state; carries on the new state, detached, if the loss is finite."""
         tokens, targets = batch.tokens.to(self.device), batch.targets.to(self.device)
-        total, mean, state = module(tokens, targets, self.state)
+        layers, guide, taught = len(self.model.layers), None, []
+        if self.teacher is not None:
+            with torch.no_grad():
+                features, _, taught = self.teacher(tokens, self.state[layers:])
+            guide = self.guide(features.flatten(0, 1))
+        total, mean, state = module(tokens, targets, self.state[:layers], guide)
         nats = mean.item()
         if math.isfinite(nats):
-            self.state = [(h.detach(), c.detach()) for h, c in state]
+            self.state = [(h.detach(), c.detach()) for h, c in [*state, *taught]]
         return StepLoss(total, nats, tokens.numel() * self.world_size)
 
     def _validation_batches(self) -> Iterator[ValidationBatch]:
@@ -182,7 +202,7 @@ class LanguageModelLearner(Learner):
             (torch.cat(hs, dim=1)[:, own].to(self.device), torch.cat(cs, dim=1)[:, own].to(self.device))
             for hs, cs in (zip(*each, strict=True) for each in layers)
         ]
-        if _outline(state) != _outline(self.model.initial_state(self.columns.local_batch)):
+        if _outline(state) != _outline(self._initial_state()):
             raise ValueError(f"the carried states are {_outline(state)}")
         self.state = state
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,29 +11,51 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from g2lstm.compression.stream import TokenSession, can_replace, stream
 from g2lstm.errors import G2Error
-from g2lstm.recipes.problems import problems_of
-from g2lstm.runtime.language import continue_text, token_ids
-from g2lstm.tasks.lm.cache import cached_perplexity, tune_cache
-from g2lstm.tasks.lm.generate import reader, seeded
+from g2lstm.nn.record import evaluating
+from g2lstm.recipes.explain import problems_of
+from g2lstm.runtime.language import TextGeneration, token_ids
+from g2lstm.tasks.lm.evaluate import cached_perplexity, tune_cache
 from g2lstm.tasks.lm.model import LanguageModel
 from g2lstm.tasks.lm.recipe import CacheSection, LmRecipe
 from g2lstm.tasks.reading import Encoded, check_length, column, encode, surprisals
 from g2lstm.tasks.trained import WORDS, Metric, Pass, Passes, Progress, Scoring, SpeedTest, SplitScore, Trained
+from g2lstm.text.batches import Columns
 from g2lstm.text.clean import check_unicode
 from g2lstm.text.corpus import TokenStream, prepare_stream
 from g2lstm.text.lines import count_characters
 from g2lstm.text.tokenize import EOS, Tokenizer
-from g2lstm.text.windows import Columns
+
+
+def reader(model: LanguageModel, eval_gate: str | None = None) -> Callable[[Sequence[int]], NDArray[np.float32]]:
+    """A function that reads the next tokens from where it stopped, and returns the logits (V,) after the last."""
+    state = None
+
+    def read(tokens: Sequence[int]) -> NDArray[np.float32]:
+        nonlocal state
+        with evaluating(model, eval_gate), torch.no_grad():
+            ids = torch.tensor(tokens, device=model.device).unsqueeze(1)
+            features, _, state = model(ids, state)
+            logits: NDArray[np.float32] = model.logits(features[-1, 0]).float().numpy(force=True)
+            return logits
+
+    return read
+
+
+def seeded(seed: int | None) -> np.random.Generator:
+    """A generator with this seed, or with one that torch's generator draws."""
+    return np.random.default_rng(int(torch.randint(2**63 - 1, ())) if seed is None else seed)
+
 
 _NEXT_WORDS = 10
 _SPEED_STEPS = 40
 
 
-class TrainedLanguageModel(Trained):
+class TrainedLanguageModel(TextGeneration, Trained):
     """A language model with its tokenizer; see `Trained`."""
 
     task = "lm"
@@ -40,20 +63,23 @@ class TrainedLanguageModel(Trained):
     metric = Metric("perplexity", "perplexity", higher_is_better=False)
     tokenizer_files = ("tokenizer.json",)
     sides = ("text",)
+    uses = ("generate", "perplexity")
     recipe: LmRecipe
     model: LanguageModel
 
     @property
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> Tokenizer:  # type: ignore[override]
         """Between text and token ids."""
         return self.tokenizers["tokenizer.json"]
 
     def perplexity(self, text: str, *, cache: CacheSection | None = None, eval_gate: str | None = None) -> float:
-        """The perplexity of a text, perhaps with a cache pointer; every line ends with the end-of-sentence token.
+        """The perplexity of a text, optionally with a cache pointer; every line ends with the end-of-sentence token.
 
-        All of it is predicted, the first token as one that begins a line.
+        All tokens are predicted, the first as the beginning of a line.
         """
         check_unicode(text)
+        if not text.strip():
+            raise G2Error("the text is empty, so it has no perplexity; give at least one word")
         end = self.tokenizer.eos_id
         ids = torch.tensor([end, *token_ids(self.tokenizer, text.removesuffix("\n")), end])
         return cached_perplexity(self.model, ids, cache, eval_gate=eval_gate).perplexity
@@ -164,38 +190,13 @@ class TrainedLanguageModel(Trained):
         """A session that takes a token id and returns the log-probabilities of the next; see `g2lstm.stream`."""
         return stream(self.model, threads)
 
-    def generate(
-        self,
-        prompt: str = "",
-        *,
-        tokens: int = 50,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float = 1.0,
-        seed: int | None = None,
-        allow_unknown: bool = False,
-    ) -> str:
-        """Continues a prompt; an empty one begins a sentence.
+    def _generator(self, seed: int | None) -> np.random.Generator:
+        return seeded(seed)
 
-        Args:
-            prompt: the text to continue.
-            tokens: the number of tokens to add.
-            temperature: below 1, likely words become likelier; 0 always takes the likeliest.
-            top_k: draw only from the k likeliest tokens.
-            top_p: draw only from the likeliest tokens that together have this probability.
-            seed: makes the result repeatable.
-            allow_unknown: let the model produce `<unk>`.
-        """
-        return continue_text(
-            self.tokenizer, self._reader(), prompt, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p,
-            generator=seeded(seed), allow_unknown=allow_unknown,
-        )  # fmt: skip
-
-    def _reader(self) -> Callable[[Sequence[int]], npt.NDArray[Any]]:
+    def _reading(self) -> AbstractContextManager[Callable[[Sequence[int]], npt.NDArray[Any]]]:
         """Reads with a session, if it does everything that the model does; a subclass may do more."""
-        if type(self.model) is LanguageModel and can_replace(self.model):
-            return self.stream().read
-        return reader(self.model)
+        is_same = type(self.model) is LanguageModel and can_replace(self.model)
+        return nullcontext(self.stream().read if is_same else reader(self.model))
 
 
 def _own_cache(how: Scoring) -> dict[str, Any]:

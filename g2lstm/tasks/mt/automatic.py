@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 from g2lstm.errors import G2Error
 from g2lstm.tasks.lm.automatic import between, two_digits
+from g2lstm.text.corpus import PairFiles
 from g2lstm.text.lines import count_lines, open_to_read
-from g2lstm.text.own import looks_tokenised
-from g2lstm.text.own_pairs import own_pairs, pair_endings
-from g2lstm.text.pairs import PairFiles
+from g2lstm.text.own import looks_tokenised, own_pairs, pair_endings
 
 _SAMPLE = 20_000  # pairs to look at
 _ODD_RATIO = 4  # between the lengths of the two sides, in characters, beyond what is usual in the text
@@ -82,7 +81,7 @@ def automatic(path: str, source: str | None = None, target: str | None = None) -
     if source is None or target is None:
         found = pair_endings(folder)
         if found is None:
-            raise G2Error(f"the folder {path} has no two texts such as train.de and train.en")
+            raise G2Error(f"the folder {path} has no pair of texts such as train.de and train.en")
         source, target = found
     look = look_at(own_pairs(folder, (source, target))["train"])
     thousands = look.pairs / 1000

@@ -178,7 +178,7 @@ class TranslationModel(TokenModel):
 
     def open_stream(self, threads: int | None = None) -> "TranslationSession":
         """How `g2lstm.stream` opens this model."""
-        from g2lstm.tasks.mt.session import open_session
+        from g2lstm.tasks.mt.beam import open_session
 
         return open_session(self, threads)
 

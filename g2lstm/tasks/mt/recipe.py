@@ -18,9 +18,9 @@ from g2lstm.recipes.sections import (
     Vocabulary,
     Width,
 )
+from g2lstm.text.corpus import PairFiles
 from g2lstm.text.datasets import SPLITS, data_set, fetch
-from g2lstm.text.own_pairs import own_pairs
-from g2lstm.text.pairs import PairFiles
+from g2lstm.text.own import own_pairs
 
 _USUAL_BATCH = 64  # pairs
 
@@ -43,8 +43,8 @@ class MtData(DataSection):
     joint: bool = False
     """Share one vocabulary of this size between both sides."""
     is_tokenized: bool = True
-    """The text already has spaces between words and punctuation, so that sub-words are only split at spaces. If a
-    recipe does not say, a look at your own text decides; the named data sets are tokenised."""
+    """The text already has spaces between words and punctuation, so sub-words are split only at spaces. If a recipe
+    does not say, a look at your own text decides; the named data sets are tokenised."""
     max_length: Count = 64
     """Training leaves out pairs with more tokens than this on either side."""
 
@@ -132,8 +132,8 @@ class BleuSection(Section):
 
     tokenize: Literal["none", "13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "flores200"] = "none"
     """How both sides are tokenised; "none" is for tokenised text, as `multi-bleu.perl` reads it. Languages without
-    spaces need one of the last five, which the script of your own text chooses if a recipe does not; those for Japanese
-    and Korean need a package that sacreBLEU names."""
+    spaces need one of the last five; if a recipe does not say which, the script of your own text decides. Those for
+    Japanese and Korean need a package that sacreBLEU names."""
     lowercase: bool = False
     """Whether to ignore case."""
 
@@ -144,7 +144,7 @@ class MtEvaluate(Section):
     beam: Annotated[int, Field(ge=1, le=1000)] = 5
     """The number of hypotheses to follow; 1 is greedy search."""
     length_penalty: Annotated[float, Field(ge=0, le=10)] = 1.0
-    """The power of the length that scores are divided by."""
+    """Scores are divided by the length raised to this power."""
     batch_size: Count = 64
     """Sentences translated at a time; does not change the result."""
     bleu: BleuSection = Field(default_factory=BleuSection)

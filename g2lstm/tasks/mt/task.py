@@ -5,19 +5,19 @@ from collections.abc import Container, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from g2lstm.errors import G2Error
 from g2lstm.recipes.sections import ModelSection
-from g2lstm.tasks.cross_entropy import cross_entropy, smoothing_penalty
+from g2lstm.tasks.cross_entropy import Guide, cross_entropy, guided_cross_entropy, smoothing_penalty
 from g2lstm.tasks.mt.automatic import complete, look_at
-from g2lstm.tasks.mt.bleu import check, corpus_bleu, corpus_chrf
 from g2lstm.tasks.mt.model import TranslationModel
 from g2lstm.tasks.mt.recipe import MtRecipe
-from g2lstm.tasks.mt.trained import TrainedTranslationModel, where_tokens
+from g2lstm.tasks.mt.trained import TrainedTranslationModel, check, corpus_bleu, corpus_chrf, where_tokens
 from g2lstm.tasks.task import Learner, StepLoss, Task, TrainingData, ValidationBatch, shown_perplexity
 from g2lstm.text.batches import PairBatch, TrainingBatches, evaluation_batches
-from g2lstm.text.pairs import PairCorpus, PairFiles, prepare_pairs, prepare_tokenizers, read_pairs
+from g2lstm.text.corpus import PairCorpus, PairFiles, prepare_pairs, prepare_tokenizers, read_pairs
 from g2lstm.text.tokenize import Tokenizer
 
 
@@ -29,15 +29,21 @@ class TranslationLoss(nn.Module):
         self.model = model
         self.smoothing = smoothing
 
-    def forward(self, source: Tensor, lengths: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss with and without smoothing, each a sum over the target tokens."""
+    def forward(
+        self, source: Tensor, lengths: Tensor, inputs: Tensor, targets: Tensor, guide: Guide | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The loss to differentiate and the cross entropy, each a sum over the target tokens."""
         wanted = targets >= 0
         features, ids = self.model(source, lengths, inputs)[wanted], targets[wanted]
         weight, bias = self.model.output_weight, self.model.softmax_bias
-        nats = cross_entropy(features, weight, bias, ids, reduction="sum")
-        total = nats
-        if self.smoothing:
-            total = nats + self.smoothing * smoothing_penalty(features, weight, bias, ids).sum()
+        smoothing = self.smoothing
+        if guide is None:
+            total = nats = cross_entropy(features, weight, bias, ids, reduction="sum")
+        else:
+            total, nats = guided_cross_entropy(features, weight, bias, ids, guide)
+            smoothing *= 1 - guide.share
+        if smoothing:
+            total = total + smoothing * smoothing_penalty(features, weight, bias, ids).sum()
         return total, nats.detach()
 
 
@@ -77,19 +83,15 @@ class TranslationLearner(Learner):
     @property
     def remarks(self) -> list[str]:
         """What own pairs look like, how BLEU reads a language without spaces, how many pairs are left out, and why."""
-        batches, data, tokenize = self.batches, self.recipe.data, self.recipe.evaluate.bleu.tokenize
+        batches, data = self.batches, self.recipe.data
         said = []
         if data.path is not None and batches.corpus.files is not None:
             look = look_at(batches.corpus.files)
             said.append(f"{data.source} to {data.target}: {look}")
             if look.is_tokenized != data.is_tokenized:
                 said[0] += f"; read as {'tokenised' if data.is_tokenized else 'plain'} text (data.is_tokenized)"
-        if tokenize not in ("none", "13a", "intl"):
-            said.append(
-                f"BLEU counts what sacreBLEU's tokenizer {tokenize!r} makes of the text (evaluate.bleu.tokenize)"
-            )
-            if self.recipe.train.best_by == "chrf":
-                said[-1] += "; chrF chooses the best weights (train.best_by)"
+        if remark := bleu_remark(self.recipe):
+            said.append(remark)
         if not (left_out := batches.too_long + batches.empty):
             return said
         return [
@@ -118,7 +120,11 @@ class TranslationLearner(Learner):
 
     def loss(self, module: nn.Module, batch: PairBatch) -> StepLoss:
         """The mean over the whole batch; gradients are averaged, so each process counts in proportion to its tokens."""
-        total, nats = module(*self._inputs(batch), batch.targets.to(self.device))
+        inputs, targets, guide = self._inputs(batch), batch.targets.to(self.device), None
+        if self.teacher is not None:
+            with torch.no_grad():
+                guide = self.guide(self.teacher(*inputs)[targets >= 0])
+        total, nats = module(*inputs, targets, guide)
         share = self.world_size / batch.target_tokens
         return StepLoss(total * share, nats.item() * share, batch.target_tokens)
 
@@ -200,3 +206,12 @@ class MtTask(Task[MtRecipe, TranslationModel, TrainedTranslationModel]):
     def weights_per_token(self, recipe: MtRecipe, words: int) -> int:
         """One half of the model reads the source and the other the target: a token goes through half the weights."""
         return (self.count_weights(recipe, words, words) - words * recipe.model.embedding) // 2
+
+
+def bleu_remark(recipe: MtRecipe) -> str:
+    """How BLEU reads a language without spaces; empty for other languages."""
+    tokenize = recipe.evaluate.bleu.tokenize
+    if tokenize in ("none", "13a", "intl"):
+        return ""
+    said = f"BLEU counts what sacreBLEU's tokenizer {tokenize!r} makes of the text (evaluate.bleu.tokenize)"
+    return said + "; chrF chooses the best weights (train.best_by)" * (recipe.train.best_by == "chrf")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,21 +15,81 @@ from g2lstm.errors import G2Error
 from g2lstm.export.c.translation import Search
 from g2lstm.files import write_atomically
 from g2lstm.nn.record import evaluating
-from g2lstm.runtime.beam import LIMIT_MORE, LIMIT_PER_TOKEN, Hypothesis
+from g2lstm.runtime.beam import LIMIT_MORE, LIMIT_PER_TOKEN, NOT_NUMBERS, Hypothesis
 from g2lstm.runtime.session import TranslationSession
-from g2lstm.runtime.translating import SearchFacts, TextTranslation
-from g2lstm.runtime.translating import Translation as Translation
+from g2lstm.runtime.translation import SearchFacts, TextTranslation
+from g2lstm.runtime.translation import Translation as Translation
 from g2lstm.tasks.cross_entropy import cross_entropy
 from g2lstm.tasks.mt.beam import translate
-from g2lstm.tasks.mt.bleu import bleu_by_sentence, score
 from g2lstm.tasks.mt.model import TranslationModel
-from g2lstm.tasks.mt.recipe import MtRecipe
+from g2lstm.tasks.mt.recipe import BleuSection, MtRecipe
 from g2lstm.tasks.reading import Encoded, check_length, column, encode, surprisals
 from g2lstm.tasks.trained import Metric, Pass, Passes, Progress, Scoring, SpeedTest, SplitScore, Trained
 from g2lstm.text.batches import PairBatch, evaluation_batches, pair_batch
+from g2lstm.text.corpus import PairCorpus, PairFiles, prepare_pairs, read_pairs
 from g2lstm.text.datasets import partial_pairs
-from g2lstm.text.pairs import PairCorpus, PairFiles, prepare_pairs, read_pairs
 from g2lstm.text.tokenize import EOS, Tokenizer
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.bleu import BLEU
+
+
+def score(hypotheses: Sequence[str], references: Sequence[str], how: BleuSection) -> dict[str, Any]:
+    """How close translations are to their references, one each, from 0 to 100: BLEU and chrF, with signatures."""
+    from sacrebleu.metrics.chrf import CHRF
+
+    bleu, chrf = _metric(how), CHRF(lowercase=how.lowercase)
+    scores = {"bleu": _corpus_score(bleu, hypotheses, references)}
+    scores["chrf"] = chrf.corpus_score(hypotheses, [references]).score
+    return {**scores, "bleu_signature": str(bleu.get_signature()), "chrf_signature": str(chrf.get_signature())}
+
+
+def check(how: BleuSection) -> None:
+    """Raises if sacreBLEU can't compare in this way, better before training than after."""
+    if how.tokenize not in ("none", "13a", "intl"):
+        _metric(how)
+
+
+def corpus_chrf(hypotheses: Sequence[str], references: Sequence[str], how: BleuSection) -> float:
+    """Only the chrF of `score`."""
+    from sacrebleu.metrics.chrf import CHRF
+
+    return float(CHRF(lowercase=how.lowercase).corpus_score(hypotheses, [references]).score)
+
+
+def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], how: BleuSection) -> float:
+    """Only the BLEU of `score`, which saves the time that chrF takes."""
+    return _corpus_score(_metric(how), hypotheses, references)
+
+
+def bleu_by_sentence(texts: Sequence[str], references: Sequence[str], how: BleuSection) -> list[list[int]]:
+    """For each sentence its matching n-grams of 1 to 4 words, all its n-grams, its length and the reference's."""
+    bleu = _metric(how, effective_order=True)
+    scores = [bleu.sentence_score(text, [reference]) for text, reference in zip(texts, references, strict=True)]
+    return [[*score.counts, *score.totals, score.sys_len, score.ref_len] for score in scores]
+
+
+def _metric(how: BleuSection, *, effective_order: bool = False) -> "BLEU":
+    from sacrebleu.metrics.bleu import BLEU
+
+    try:  # `force` only silences a warning that the text looks tokenised
+        return BLEU(tokenize=how.tokenize, lowercase=how.lowercase, force=True, effective_order=effective_order)
+    except (RuntimeError, ImportError, OSError) as error:  # a package that is not installed, a model not downloaded
+        said = " ".join(str(error).split())
+        raise G2Error(
+            f'evaluate.bleu.tokenize = "{how.tokenize}": {said} Or set it to "char", which needs nothing'
+        ) from None
+
+
+def _corpus_score(bleu: "BLEU", hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    if len(hypotheses) != len(references):
+        raise G2Error(
+            f"there are {len(hypotheses)} translations but {len(references)} references; give one for each translation"
+        )
+    if not hypotheses:
+        raise G2Error("there are no translations to score; give at least one")
+    return float(bleu.corpus_score(hypotheses, [references]).score)
+
 
 SOURCE_TOKENIZER, TARGET_TOKENIZER = "tokenizer.source.json", "tokenizer.target.json"
 
@@ -45,6 +105,7 @@ class TrainedTranslationModel(TextTranslation, Trained):
     metric = Metric("bleu", "BLEU", higher_is_better=True)
     tokenizer_files = (SOURCE_TOKENIZER, TARGET_TOKENIZER)
     sides = ("source", "target")
+    uses = ("translate", "search")
     recipe: MtRecipe
     model: TranslationModel
 
@@ -148,6 +209,8 @@ class TrainedTranslationModel(TextTranslation, Trained):
                 done += len(places)
                 if progress is not None:
                     progress(done, len(corpus))
+        if not np.isfinite(found).all():
+            raise G2Error(NOT_NUMBERS)
         return found, corpus.target.lengths + 1
 
     def _encode(self, text: str, target: str | None, eval_gate: str | None) -> Encoded:
@@ -210,7 +273,7 @@ class TrainedTranslationModel(TextTranslation, Trained):
         """The special tokens of either side, how to clean a line, and the recipe's search.
 
         A source has no token before it. A word model may produce the token of unknown words, which then stands for the
-        source word that was looked at most.
+        source word with the most attention.
         """
         facts, how = super().describe(), self.search_facts
         del facts["tokens"]["source"]["begin"]

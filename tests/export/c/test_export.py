@@ -145,7 +145,7 @@ def test_models_that_are_not_in_c(tmp_path):
     with torch.no_grad():
         broken.weight_hh_l0[0, 0] = torch.nan
     refused(broken, "layer holds numbers that are not finite")
-    refused(nn.LSTM(3, 4), "the model reads 3 numbers per step, and the example has 7", example=torch.zeros(7))
+    refused(nn.LSTM(3, 4), "the model reads 3 numbers per step, but the example has 7", example=torch.zeros(7))
     large = nn.GRU(3, 4)
     with torch.no_grad():
         large.weight_hh_l0 *= 1e30
@@ -169,9 +169,9 @@ class After(nn.Module):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda y: y - y[:1], "the model mixes steps: a sequence gives other outputs than its steps one by one"),
+        (lambda y: y - y[:1], "the model mixes steps: outputs of a sequence and of its steps one by one differ by"),
         (lambda y: torch.cat([y[1:], y[:1]]), "the model mixes steps"),
-        (lambda y: y + torch.rand(5), "gives other outputs each time; export one that draws no random numbers"),
+        (lambda y: y + torch.rand(5), "gives different outputs each time; export one that draws no random numbers"),
     ],
 )
 def test_what_steps_cannot_show_is_refused(tmp_path, function, message):

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 import struct
 import zlib
 from html.parser import HTMLParser
@@ -15,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 import g2lstm
 from g2lstm import G2Error, export_html
-from g2lstm.export.html.bundle import bundle
+from g2lstm.export.html.page import bundle
 from g2lstm.recipes.sealed import seal
 from g2lstm.runs.directory import RunDirectory
 from tests.runs.test_compressed import compressed_run
@@ -99,6 +100,16 @@ def test_any_title_and_examples(run, tmp_path_factory, title, examples):
     assert facts["title"] == title
     assert facts["examples"] == examples or not examples
     assert [tag for tag, _ in Elements(path.read_bytes().decode()).found].count("script") == 3
+
+
+def test_sentences_beside_the_model(run, tmp_path):
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    (copied / "examples.txt").write_text("w1 w2\n\n  w3 w4  \n")
+    export_html(copied, tmp_path / "page.html")
+    assert unpacked(tmp_path / "page.html")["examples"] == ["w1 w2", "w3 w4"]
+    export_html(copied, tmp_path / "page.html", examples=["w5"], force=True)
+    assert unpacked(tmp_path / "page.html")["examples"] == ["w5"]
 
 
 def test_pages_fetch_nothing_and_run_nothing_else(run, tmp_path):

@@ -102,7 +102,7 @@ def test_a_language_model_computes_as_in_python(open_page, tmp_path, overrides, 
           return model.tokenizer.decode([...model.lines("w1 w2").ids.slice(1), ...ids]);
         }"""
     )
-    assert said == trained.generate("w1 w2", tokens=20, temperature=0)
+    assert said.rstrip("\ufffd") == trained.generate("w1 w2", tokens=20, temperature=0)  # which ends with a character
 
 
 TRANSLATE = """async ([lines, options]) => {

@@ -1,6 +1,7 @@
 """How time and memory are measured."""
 
 import numpy as np
+import psutil
 import pytest
 
 from g2lstm.lab.bench import measure
@@ -45,3 +46,10 @@ def test_a_row_in_a_table():
     row = {"shape": (3, 2), "name": "ours", "ms": 12.345, "peak": None}
     fields = [measure.Field("shape", "B,I"), measure.Field("name", "name"), measure.Field("ms", "ms", ".1f")]
     assert [field.text(row) for field in (*fields, measure.Field("peak", "MB", ".0f"))] == ["3,2", "ours", "12.3", "-"]
+
+
+def test_others_are_busy_only_meanwhile():
+    with measure.busy_beside(2):
+        others = [one for one in psutil.Process().children() if "while True" in " ".join(one.cmdline())]
+        assert len(others) == 2
+    assert not any(one.is_running() for one in others)

@@ -12,12 +12,11 @@ from g2lstm.compression.spec import Spec
 from g2lstm.lab.study.jobs import Measured, measured, weights_of
 from g2lstm.lab.study.plan import Measurement
 from g2lstm.lab.study.runner import Measuring
-from g2lstm.lab.study.significance import bleu_of, perplexity_of
+from g2lstm.lab.study.table import bleu_of, perplexity_of
 from g2lstm.runs.compressed import write_run
 from g2lstm.runs.records import Score
 from g2lstm.runs.trained import load, score
-from g2lstm.tasks.lm.cache import tune_cache
-from g2lstm.tasks.lm.evaluate import perplexity
+from g2lstm.tasks.lm.evaluate import perplexity, tune_cache
 from g2lstm.tasks.recipes import load_recipe
 from g2lstm.tasks.trained import Scoring
 from g2lstm.training.start import train_recipe

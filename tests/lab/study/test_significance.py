@@ -7,9 +7,8 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 
 from g2lstm import G2Error
-from g2lstm.lab.study.significance import Term, bleu_of, bootstrap, perplexity_of
-from g2lstm.lab.study.table import LEAST
-from g2lstm.tasks.mt.bleu import bleu_by_sentence
+from g2lstm.lab.study.table import LEAST, Term, bleu_of, bootstrap, perplexity_of
+from g2lstm.tasks.mt.trained import bleu_by_sentence
 
 
 def losses(seed, shift=0.0, sentences=200):

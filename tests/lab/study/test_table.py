@@ -10,8 +10,7 @@ import pytest
 
 from g2lstm.lab.study.jobs import Job, Measured, Training
 from g2lstm.lab.study.plan import METHODS, Column, Measurement, PlannedTable, plan_runs
-from g2lstm.lab.study.significance import Term, bootstrap, perplexity_of
-from g2lstm.lab.study.table import LEAST, build, signed
+from g2lstm.lab.study.table import LEAST, Term, bootstrap, build, perplexity_of, signed
 
 PLAIN, SVD = Measurement(), Measurement(compression="gates=svd:2")
 COLUMNS = (
@@ -226,7 +225,7 @@ def test_long_texts_are_drawn_in_blocks(tmp_path, sentences, block):
 def test_a_text_of_few_sentences_tells_nothing(tmp_path):
     table = build(ONE, make(tmp_path, lambda run: {"sentences": LEAST - 1}))
     assert table.comparisons == ()
-    assert "A test text of 19 sentences can't tell a difference from chance; 20 can." in table.notes
+    assert "A test text of 19 sentences is too short to rule out chance; it takes 20." in table.notes
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.004, "+0.00"), (-0.004, "+0.00"), (-0.006, "−0.01"), (1.234, "+1.23")])

@@ -5,10 +5,17 @@ import pytest
 import torch
 
 from g2lstm.errors import G2Error
-from g2lstm.tasks.lm.generate import generate
+from g2lstm.runtime.sampling import continuation
 from g2lstm.tasks.lm.model import LanguageModel
+from g2lstm.tasks.lm.trained import reader
+from g2lstm.tasks.lm.trained import seeded as seeded_by_torch
 
 VOCABULARY = 19
+
+
+def generate(model, prompt, eval_gate=None, generator=None, **options):
+    """Token ids without end that continue a prompt."""
+    return continuation(reader(model, eval_gate), prompt, generator=generator or seeded_by_torch(None), **options)
 
 
 @pytest.fixture

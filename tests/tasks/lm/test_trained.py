@@ -9,6 +9,7 @@ from g2lstm import G2Error, load, record_gates
 from g2lstm.compression import kernel
 from g2lstm.compression.model import compress
 from g2lstm.compression.stream import TokenSession, can_replace
+from g2lstm.lab.bench.measure import peak_memory
 from g2lstm.nn.kernel import Found
 from g2lstm.tasks.lm import trained as language
 from g2lstm.tasks.trained import Scoring
@@ -116,3 +117,17 @@ def test_what_is_not_said_of_the_cache_is_as_in_the_recipe(trained):
     assert (found.window, found.theta, found.lambda_) == (own.window, 2.0, own.lambda_)
     text = "w3 w1\nw4 w3 w1"
     assert trained.perplexity(text, cache=found) != trained.perplexity(text)
+
+
+def continue_words(run, count):
+    load(run).generate(" ".join(f"w{k % 3000}" for k in range(count)), tokens=1, seed=1)
+
+
+def test_a_prompt_of_260_kilobytes_takes_little_memory(tmp_path):
+    """The log-probabilities of all its tokens would take 550 MB."""
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for split in ("train", "valid", "test"):
+        (texts / f"{split}.txt").write_text(" ".join(f"w{k}" for k in range(3000)) + "\n")
+    run = language_run(tmp_path / "toy", f"data.path={texts}")
+    assert peak_memory(continue_words, (run, 600), (run, 46_000)) < 100

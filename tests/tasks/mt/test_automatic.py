@@ -110,8 +110,12 @@ def test_whether_the_text_is_tokenised_is_found_out(tmp_path):
 
 def test_folders_without_pairs(tmp_path):
     (tmp_path / "train.de").write_text("ein haus\n" * 50)
-    with pytest.raises(G2Error, match="has no two texts such as train.de and train.en"):
+    with pytest.raises(G2Error, match="has no pair of texts such as train.de and train.en"):
         automatic(str(tmp_path))
     (tmp_path / "train.en").write_text("\n" * 50)
+    with pytest.raises(G2Error, match="train.en contains no text"):
+        automatic(str(tmp_path))
+    (tmp_path / "train.de").write_text("ein haus\n" * 25 + "\n" * 25)
+    (tmp_path / "train.en").write_text("\n" * 25 + "a house\n" * 25)
     with pytest.raises(G2Error, match="have no pair with text on both sides"):
         automatic(str(tmp_path))

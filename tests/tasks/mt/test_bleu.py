@@ -4,8 +4,8 @@ import math
 import pytest
 
 from g2lstm.errors import G2Error
-from g2lstm.tasks.mt.bleu import check, score
 from g2lstm.tasks.mt.recipe import BleuSection
+from g2lstm.tasks.mt.trained import check, score
 
 HYPOTHESES = ["the cat sat on the mat .", "a dog runs fast"]
 REFERENCES = ["the cat is on the mat .", "a dog runs very fast"]

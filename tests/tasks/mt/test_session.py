@@ -1,7 +1,7 @@
 """The compiled session of a translation model: the translations and the numbers of the model in torch."""
 
 from copy import deepcopy
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -13,9 +13,8 @@ from g2lstm.errors import G2Error
 from g2lstm.nn.kernel import BUILDS
 from g2lstm.runtime.plain import PlainTranslation
 from g2lstm.runtime.session import TranslationSession
-from g2lstm.tasks.mt.beam import translate
+from g2lstm.tasks.mt.beam import open_session, session_for, translate
 from g2lstm.tasks.mt.model import TranslationModel
-from g2lstm.tasks.mt.session import open_session, session_for
 from tests.nn.builds import only
 from tests.tasks.mt.margins import best_and_margin, rounding
 
@@ -82,9 +81,9 @@ def test_translations_are_those_of_torch(kind, seed, end):
     session, exact = g2lstm.stream(model), deepcopy(model).double()
     assert isinstance(session, TranslationSession)
     texts, ties, count = set(), 0, 0
-    for options in SEARCHES:
+    for number, options in enumerate(SEARCHES):  # each with one half of the sentences, then the other
         found = session.translate(SOURCES, **ENDS, **options)
-        for source, best in zip(SOURCES, found, strict=True):
+        for source, best in list(zip(SOURCES, found, strict=True))[number % 2 :: 2]:
             expected, margin = best_and_margin(partial(translate, exact, [source], **ENDS, packed=False), **options)
             tokens, wanted = ([one.tokens for one in each] for each in (best, expected))
             texts |= set(map(tuple, wanted))
@@ -100,11 +99,18 @@ def test_translations_are_those_of_torch(kind, seed, end):
     assert ties <= count // 20
 
 
+@cache
+def translated(kind):
+    """A model, and its translations by each search with the build that this processor prefers."""
+    model = made(*KINDS[kind])
+    session = g2lstm.stream(model)
+    return model, [session.translate(SOURCES, **ENDS, **options) for options in SEARCHES]
+
+
 @pytest.mark.parametrize("build", BUILDS)
 def test_builds_agree(build):
     for kind in KINDS:
-        model = made(*KINDS[kind])
-        expected = [g2lstm.stream(model).translate(SOURCES, **ENDS, **options) for options in SEARCHES]
+        model, expected = translated(kind)
         with only(build):
             session = g2lstm.stream(model)
             for options, found in zip(SEARCHES, expected, strict=True):

@@ -11,11 +11,11 @@ from torch.nn import functional as F
 
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.mt import task as mt
-from g2lstm.tasks.mt.bleu import score
 from g2lstm.tasks.mt.task import TranslationLearner, TranslationLoss
+from g2lstm.tasks.mt.trained import score
 from g2lstm.tasks.recipes import MT, parse_recipe
 from g2lstm.tasks.task import TrainingData, Validation
-from g2lstm.text.pairs import PairFiles, prepare_pairs, prepare_tokenizers
+from g2lstm.text.corpus import PairFiles, prepare_pairs, prepare_tokenizers
 from g2lstm.training.environment import Interrupted
 from g2lstm.training.loop import Trainer
 from g2lstm.training.progress import TrainingProgress

@@ -17,8 +17,8 @@ from g2lstm.tasks.mt import trained as translation
 from g2lstm.tasks.mt.trained import SOURCE_TOKENIZER
 from g2lstm.tasks.recipes import parse_recipe
 from g2lstm.tasks.trained import Scoring
+from g2lstm.text.corpus import PairFiles, read_pairs
 from g2lstm.text.lines import PIECE_BYTES
-from g2lstm.text.pairs import PairFiles, read_pairs
 from g2lstm.text.tokenize import train_bpe_tokenizer
 from g2lstm.training.start import prepare
 

@@ -4,7 +4,7 @@ import torch
 
 from g2lstm.errors import G2Error
 from g2lstm.nn.record import lstms
-from g2lstm.runtime.translating import replace_unknown
+from g2lstm.runtime.translation import replace_unknown
 from g2lstm.tasks.mt.beam import translate
 from g2lstm.tasks.mt.model import TranslationModel
 

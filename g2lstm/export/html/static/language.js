@@ -71,7 +71,7 @@ export class LanguageModel {
     };
   }
 
-  /* Yields token ids that continue a text; <unk> is never drawn. */
+  /* Yields token ids that continue a text; <unk> is never drawn, nor what would break a character. */
   async* continuation(text, { temperature = 1, random = Math.random }, pause) {
     const state = this.start();
     let features = null;
@@ -79,9 +79,12 @@ export class LanguageModel {
       await pause();
       features = this.read(id, state);
     }
-    for (;;) {
+    const { tokenizer } = this;
+    for (let missing = 0; ;) {
       await pause();
-      const token = draw(this.logProbabilities(features), temperature, this.tokenizer.unk, random);
+      const isAllowed = (token) => token !== tokenizer.unk && tokenizer.missing(missing, token) >= 0;
+      const token = draw(this.logProbabilities(features), temperature, isAllowed, random);
+      missing = tokenizer.missing(missing, token);
       yield token;
       features = this.read(token, state);
     }
@@ -89,12 +92,13 @@ export class LanguageModel {
 }
 
 /* Draws a token from log-probabilities; a temperature of 0 takes the likeliest. */
-export function draw(likely, temperature, forbidden, random) {
-  let best = forbidden === 0 ? 1 : 0;
-  likely.forEach((value, token) => { if (token !== forbidden && value > likely[best]) best = token; });
+export function draw(likely, temperature, isAllowed, random) {
+  const allowed = Array.from(likely.keys(), isAllowed);
+  let best = allowed.indexOf(true);
+  likely.forEach((value, token) => { if (allowed[token] && value > likely[best]) best = token; });
   if (temperature === 0) return best;
   const weights = Float64Array.from(likely, (value, token) =>
-    (token === forbidden ? 0 : Math.exp((value - likely[best]) / temperature)));
+    (allowed[token] ? Math.exp((value - likely[best]) / temperature) : 0));
   let rest = random() * weights.reduce((sum, value) => sum + value, 0);
   for (let token = 0; token < weights.length; token += 1) {
     rest -= weights[token];

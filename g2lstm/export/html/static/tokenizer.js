@@ -96,6 +96,18 @@ export class Tokenizer {
     return this.prefix && text.startsWith(" ") ? text.slice(1) : text;
   }
 
+  /* How many bytes the last character of a text lacks after a token, if it lacked so many before; -1 if it would break. */
+  missing(before, id) {
+    if (this.kind !== "bpe") return 0;
+    let missing = before;
+    for (const byte of bytesOf(this.tokens[id])) {
+      if ((byte >= 0x80 && byte < 0xC0) !== missing > 0 || byte === 0xC0 || byte === 0xC1 || byte > 0xF4) return -1;
+      if (missing > 0) missing -= 1;
+      else if (byte >= 0x80) missing = 1 + (byte >= 0xE0) + (byte >= 0xF0);
+    }
+    return missing;
+  }
+
   /* Tokens as people can read them; if a word is several tokens, all but the first begin with ##. */
   readable(ids) {
     return ids.map((id, place) => {
