@@ -19,6 +19,7 @@ def test_two_lines(capsys):
     assert "(lstm): LSTM(32, 32" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_c(tmp_path):
     """The Makefile trains, exports, compiles, tests and runs."""
     if shutil.which("cc") is None or shutil.which("make") is None:

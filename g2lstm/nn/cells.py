@@ -96,11 +96,7 @@ class G2GRUCell(_Cell, nn.GRUCell):
     """One step of a `G2GRU`; parameters, inputs and outputs are those of `torch.nn.GRUCell`.
 
     Args:
-        input_size: features of the input.
-        hidden_size: units, H.
-        bias: whether the gates have biases.
-        device: of the parameters.
-        dtype: of the parameters.
+        input_size, hidden_size, bias, device, dtype: as in `G2LSTMCell`.
         **options: those of `G2GRU`.
     """
 

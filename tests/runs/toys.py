@@ -3,6 +3,7 @@
 import random
 
 from accelerate import Accelerator
+from safetensors.torch import load_file, save_file
 
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.recipes import parse_recipe
@@ -51,6 +52,15 @@ def translation_run(folder, *overrides):
         "model": {"embedding": 8, "hidden": 9, "layers": 2},
     }
     return _made(folder / "run", parse_recipe(tables | {"train": {"epochs": 1, "batch_size": 4}}, overrides))
+
+
+def grow_(run, factor, token, bias):
+    """Makes weights larger, so that words differ in probability, and gives one word a bias."""
+    path = run / "model.safetensors"
+    weights = {name: factor * tensor for name, tensor in load_file(path).items()}
+    weights["softmax_bias"][token] = bias
+    save_file(weights, path, RunDirectory(run).training_facts())
+    return run
 
 
 def _made(path, recipe):

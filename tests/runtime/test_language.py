@@ -15,7 +15,7 @@ from g2lstm.runtime import load
 from g2lstm.runtime.weights import RunRecipe, check_is_run
 from g2lstm.tasks.lm.recipe import LmModel
 from tests.runs.test_compressed import compressed_run
-from tests.runs.toys import language_run
+from tests.runs.toys import grow_, language_run
 
 BPE = ("data.tokenizer=bpe", "data.vocabulary=280")
 KINDS = [
@@ -28,20 +28,11 @@ KINDS = [
 ]
 
 
-def bolder_(run):
-    """Larger weights, so that words differ in probability; `<unk>` is said wherever it may be."""
-    path = run / "model.safetensors"
-    weights = {name: 4 * tensor for name, tensor in load_file(path).items()}
-    weights["softmax_bias"][0] = 50.0
-    save_file(weights, path, RunDirectory(run).training_facts())
-    return run
-
-
 @pytest.fixture(params=KINDS, ids=lambda one: f"{' '.join(one[0])} {one[1]}")
 def run(request, tmp_path):
     """Runs of all kinds."""
     overrides, spec = request.param
-    made = bolder_(language_run(tmp_path, *overrides))
+    made = grow_(language_run(tmp_path, *overrides), 4, 0, 50.0)  # `<unk>` is said wherever it may be
     return made if spec is None else compressed_run(made, spec)[0]
 
 
@@ -94,7 +85,7 @@ def test_the_state_can_be_kept(plain):
 
 
 def test_other_gates_can_be_chosen(plain):
-    bolder_(plain)
+    grow_(plain, 4, 0, 50.0)
     by_gate = [load(plain, eval_gate=gate).sequence([1, 2, 3]) for gate in (None, "soft", "tempered", "hard")]
     assert np.array_equal(by_gate[0], by_gate[1])
     for gate, found in zip(("tempered", "hard"), by_gate[2:], strict=True):

@@ -15,7 +15,7 @@ from g2lstm.runs.directory import RunDirectory
 from g2lstm.runtime import load
 from g2lstm.tasks.mt.recipe import MtModel, MtRecipe
 from tests.runs.test_compressed import compressed_run
-from tests.runs.toys import translation_run
+from tests.runs.toys import grow_, translation_run
 from tests.tasks.mt.margins import best_and_margin, rounding
 
 BPE = ("data.tokenizer=bpe", "data.vocabulary=290", "data.is_tokenized=false", "data.lowercase=true")
@@ -31,15 +31,6 @@ KINDS = [
 LINES = ["  ein haus ", "hund\tund  Baum und hund", "", "ein", "ein ganz anderes haus ." * 3]
 
 
-def bolder_(run):
-    """Larger weights, so that words differ in probability and sentences in length."""
-    path = run / "model.safetensors"
-    weights = {name: 3 * tensor for name, tensor in load_file(path).items()}
-    weights["softmax_bias"][1] = -4.0  # <eos>
-    save_file(weights, path, RunDirectory(run).training_facts())
-    return run
-
-
 @pytest.fixture(
     params=[pytest.param(one, marks=() if k in (0, 3, 5) else pytest.mark.slow) for k, one in enumerate(KINDS)],
     ids=lambda one: f"{' '.join(one[0])} {one[1]}",
@@ -48,7 +39,7 @@ def run(request, tmp_path):
     """Runs of all kinds."""
     overrides, spec = request.param
     torch.manual_seed(1)
-    made = bolder_(translation_run(tmp_path, *overrides))
+    made = grow_(translation_run(tmp_path, *overrides), 3, 1, -4.0)  # sentences end later
     return made if spec is None else compressed_run(made, spec)[0]
 
 
@@ -91,7 +82,7 @@ def test_translations_are_those_of_torch(run):
 
 
 def test_other_gates_can_be_chosen(plain):
-    bolder_(plain)
+    grow_(plain, 3, 1, -4.0)
     trained = g2lstm.load(plain)
     for gate in ("soft", "tempered", "hard"):
         found = load(plain, eval_gate=gate).search(["ein haus und hund"], n_best=5)[0]

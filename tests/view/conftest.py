@@ -68,7 +68,9 @@ def address(paths):
 
     runs = load_runs(paths)
     listening = _listen("127.0.0.1", 0)
-    server = uvicorn.Server(connections.configured(create_app(runs)))
+    config = connections.configured(create_app(runs))
+    config.timeout_keep_alive = 1  # which ends a test of connections
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     while not server.started or any(run.state == "loading" for run in runs):

@@ -136,6 +136,7 @@ def test_a_lack_of_descriptors_is_said_once(caplog):
     ]
 
 
+@pytest.mark.slow
 def test_few_descriptors_make_a_page_slow_but_not_unreachable(paths, tmp_path):
     """More half requests than the process may have open: they time out, others get in, and little is said of it."""
     code = """

@@ -12,6 +12,7 @@ def allocate(megabytes):
     np.ones(megabytes * 2**20, np.uint8)
 
 
+@pytest.mark.slow  # a process of its own imports torch
 def test_peak_memory_is_what_a_function_takes_beyond_its_warm_up():
     larger = np.ones(500 * 2**20, np.uint8)  # in this process, which must not be counted
     assert 240 < measure.peak_memory(allocate, (80,), (256,)) < 275  # pages of libraries come and go

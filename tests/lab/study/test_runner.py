@@ -53,6 +53,12 @@ def finished(tmp_path_factory):
     return study, out, watcher
 
 
+@pytest.fixture
+def copied(finished, tmp_path):
+    """Its folder, to be changed."""
+    return shutil.copytree(finished[1], tmp_path / "out")
+
+
 def test_everything_that_is_missing_is_done_in_order(finished):
     study, out, watcher = finished
     stages = [TRAINING, "test-soft", "test-soft-gates_svd2"]
@@ -76,10 +82,8 @@ def test_a_second_time_nothing_is_done(finished):
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()} == before
 
 
-def test_only_what_is_missing_is_measured_again(finished, tmp_path):
-    study, out, _ = finished
-    copied = tmp_path / "out"
-    shutil.copytree(out, copied)
+def test_only_what_is_missing_is_measured_again(finished, copied):
+    study, _, _ = finished
     (copied / study.runs[1].name / "measured" / "test-soft-gates_svd2.json").unlink()
     shutil.rmtree(copied / study.runs[0].name / "checkpoints")  # a finished run does not need them any more
     watcher = Noting()
@@ -87,20 +91,16 @@ def test_only_what_is_missing_is_measured_again(finished, tmp_path):
     assert watcher.stages == [(study.runs[1].name, "test-soft-gates_svd2")]
 
 
-def test_the_table_needs_the_run_directories_alone(finished, tmp_path):
+def test_the_table_needs_the_run_directories_alone(finished, copied):
     study, out, _ = finished
-    copied = tmp_path / "elsewhere"
-    shutil.copytree(out, copied)
     table = build(study.tables[0], jobs_of(study, copied))
     assert table == build(study.tables[0], jobs_of(study, out))
     assert all(cell.values for cell in table.rows[1][1])
     assert [name for name, _ in table.rows] == ["LSTM", "G²", "  paper"]
 
 
-def test_what_was_measured_of_other_weights_is_measured_again(finished, tmp_path):
-    study, out, _ = finished
-    copied = tmp_path / "out"
-    shutil.copytree(out, copied)
+def test_what_was_measured_of_other_weights_is_measured_again(finished, copied):
+    study, _, _ = finished
     first, second = (copied / plan.name for plan in study.runs[:2])
     shutil.copy(first / "model.safetensors", second)
     assert build(study.tables[0], jobs_of(study, copied)).rows[1][1][0].text == "-"
@@ -111,10 +111,8 @@ def test_what_was_measured_of_other_weights_is_measured_again(finished, tmp_path
     assert one == other
 
 
-def test_a_cache_is_tuned_for_the_weights_and_the_text_it_is_used_with(finished, tmp_path):
-    study, out, _ = finished
-    copied = tmp_path / "out"
-    shutil.copytree(out, copied)
+def test_a_cache_is_tuned_for_the_weights_and_the_text_it_is_used_with(finished, copied):
+    study, _, _ = finished
     run, file = copied / study.runs[0].name, "valid-soft-cache_tuned-settings.json"
     way = Measurement(cache="tuned")
     tuned = Measuring(run).measure(way, lambda done, total: None)["cache"]
@@ -125,10 +123,8 @@ def test_a_cache_is_tuned_for_the_weights_and_the_text_it_is_used_with(finished,
         assert Measuring(run).measure(way, lambda done, total: None)["cache"] == expected
 
 
-def test_a_run_that_started_from_other_weights_is_refused(finished, tmp_path):
-    study, out, _ = finished
-    copied = tmp_path / "out"
-    shutil.copytree(out, copied)
+def test_a_run_that_started_from_other_weights_is_refused(finished, copied):
+    study, _, _ = finished
     first, second = (copied / plan.name for plan in study.runs[:2])
     shutil.copy(first / "model.safetensors", second)
     name = study.runs[3].name
@@ -240,15 +236,13 @@ def test_measurements_are_json_of_one_line_a_key(finished):
     assert sum(tokens for _, tokens in values["by_sentence"]) == values["tokens"]
 
 
-def test_a_run_of_another_recipe_is_refused_wherever_it_started_from(finished, tmp_path):
+def test_a_run_of_another_recipe_is_refused_wherever_it_started_from(finished, copied):
     study, out, _ = finished
     longer = problems(make(out.parent / "data", epochs=2), out)
     assert len(longer) == 4
     for run in study.runs:
         assert f"{run.name} holds a run with a different recipe from this study's" in longer[run.name]
         assert "train.epochs was 1, is now 2); move it away" in longer[run.name]
-    copied = tmp_path / "out"
-    shutil.copytree(out, copied)
     assert problems(study, copied) == {}, "the runs that others start from have moved along"
     file = copied / study.runs[0].name / "recipe.toml"
     file.write_text(file.read_text().replace("[train]\n", '[train]\nfinetune_from = "runs/other"\n'))
@@ -274,10 +268,8 @@ def test_what_was_measured_on_another_text_is_measured_again(tmp_path, name):
     assert all(job.is_done for job in jobs_of(study, out)), "what is gone is not missed"
 
 
-def test_a_run_that_was_trained_outside_of_the_study_is_only_measured(finished, tmp_path):
-    study, out, _ = finished
-    copied = tmp_path / "out"
-    shutil.copytree(out, copied)
+def test_a_run_that_was_trained_outside_of_the_study_is_only_measured(finished, copied):
+    study, _, _ = finished
     path = copied / study.runs[0].name
     shutil.rmtree(path / "measured")  # as `g2lstm train` leaves a run
     weights = (path / "model.safetensors").read_bytes()
@@ -291,10 +283,8 @@ def test_a_run_that_was_trained_outside_of_the_study_is_only_measured(finished, 
     assert jobs_of(study, copied)[0].training.epochs == 1
 
 
-def test_a_damaged_measurement_is_told(finished, tmp_path):
-    study, out, _ = finished
-    copied = tmp_path / "out"
-    shutil.copytree(out, copied)
+def test_a_damaged_measurement_is_told(finished, copied):
+    study, _, _ = finished
     name = study.runs[0].name
     file = copied / name / "measured" / "test-soft.json"
     for content in (file.read_text()[:-30], "[]", "{}", '{"perplexity": 3.0, "signature": "s", "by_sentence": "none"}'):
@@ -312,13 +302,13 @@ def test_trainings_in_turns_get_the_same_updates(tmp_path, monkeypatch):
     clock = iter(range(0, 10_000, 7))
     monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # others keep their clock
     monkeypatch.setattr(runner, "free_threads", lambda most: most)
-    study = demo([*of_language(write_text(tmp_path / "data")), "train.epochs=50", "train.minutes=1"])
+    study = demo([*of_language(write_text(tmp_path / "data")), "train.epochs=20", "train.minutes=0.5"])
     jobs = jobs_of(study, tmp_path / "out")
-    runner.train_in_turns(jobs, Noting(), minutes=1.0)
+    runner.train_in_turns(jobs, Noting(), minutes=0.5)
     steps = [RunDirectory(job.path).metrics()[-1]["step"] for job in jobs]
     assert len(set(steps)) == 1
     epochs = [RunDirectory(job.path).metrics()[-1]["epoch"] for job in jobs]
-    assert 1 < epochs[0] < 50
+    assert 1 < epochs[0] < 20
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,7 @@ def continue_words(run, count):
     load(run).generate(" ".join(f"w{k % 3000}" for k in range(count)), tokens=1, seed=1)
 
 
+@pytest.mark.slow
 def test_a_prompt_of_260_kilobytes_takes_little_memory(tmp_path):
     """The log-probabilities of all its tokens would take 550 MB."""
     texts = tmp_path / "texts"
