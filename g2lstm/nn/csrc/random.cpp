@@ -72,16 +72,21 @@ namespace {
 template <class Real>
 int drop(int64_t seed, int64_t gamma, const Real* from, Real* to, int64_t count, int64_t dropped, double scale,
          int threads) {
+  constexpr int lanes = Simd<Real>::lanes;
+  typedef uint32_t Words __attribute__((vector_size(lanes * 4)));
   const Stream stream{uint64_t(seed), uint64_t(gamma)};
   in_parallel(useful_threads(threads, count), [&](int thread, int thread_count) {
     const Range mine = share(ceil_div(count, kWords32), thread, thread_count);
     for (int64_t v = mine.begin; v < mine.end; ++v) {
       const Words64 pairs = stream.words(v * kWords64);
-      uint32_t w[kWords32];
-      std::memcpy(w, &pairs, sizeof w);
-      const int64_t first = v * kWords32, end = std::min<int64_t>(first + kWords32, count);
-      for (int64_t k = first; k < end; ++k)
-        to[k] = w[k - first] < uint32_t(dropped) ? Real(0) : from[k] * Real(scale);
+      for (int part = 0; part < kWords32; part += lanes) {
+        Words w;
+        std::memcpy(&w, (const uint32_t*)&pairs + part, sizeof w);
+        const auto is_dropped = __builtin_convertvector(w < uint32_t(dropped), typename Simd<Real>::Integer);
+        const int64_t first = v * kWords32 + part;
+        const int used = int(std::clamp<int64_t>(count - first, 0, lanes));
+        store(to + first, is_dropped != 0 ? Vector<Real>{} : load(from + first, used) * Real(scale), used);
+      }
     }
   });
   return 0;
