@@ -17,6 +17,7 @@ if platform.machine().lower() in ("x86_64", "amd64"):
         "_kernel_avx2": ["-mavx2", "-mfma", "-mf16c"],
         "_kernel_avx512": ["-march=x86-64-v4"],
         "_kernel_avx512vnni": ["-march=x86-64-v4", "-mavx512vnni"],
+        "_kernel_avx512bf16": ["-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16"],
     }
 
 

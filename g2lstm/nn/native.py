@@ -1,5 +1,8 @@
 """The fast layer for CPU training: one product for the inputs of all steps, then the recurrence.
 
+With bfloat16 inputs, products multiply bfloat16 and add up in float32 where the processor has instructions for it; all
+else, on any processor, is computed in float32.
+
 Its forward and backward pass are registered as torch operators, so that `torch.compile` and `torch.export` know them;
 outside of these they are called directly, which saves the dispatch.
 """
@@ -11,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from g2lstm.errors import G2Error
-from g2lstm.nn import recurrence
+from g2lstm.nn import kernel, recurrence
 from g2lstm.nn.gate import GRU, GateRule
 from g2lstm.nn.layer import Direction, LayerOutput, in_each_direction, previous_rows, step_rows
 from g2lstm.nn.random import drop
@@ -27,7 +30,6 @@ def _run(direction: Direction) -> LayerOutput:
         bias, extra = torch.cat([weights.b_x[:start] + weights.b_h[:start], weights.b_x[start:]]), weights.b_h[start:]
     tensors = (x, weights.w_x, weights.w_h, bias, extra, noise, h, c[0] if c else None, batch_sizes, weights.choice)
     out, *states, _, _ = run(*tensors, backwards, rule.tau, rule.gates, rule.hard, rule.binary)
-    # Low precision is computed in float32.
     return LayerOutput(out.to(x.dtype), tuple(state.to(x.dtype) for state in states[: 1 + len(c)]))
 
 
@@ -38,9 +40,25 @@ def _working_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype in (torch.float32, torch.float64) else torch.float32
 
 
+def _factor_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type of what products multiply."""
+    return dtype if dtype == torch.bfloat16 and kernel.find().has_bfloat16 else _working_dtype(dtype)
+
+
 def _as_rows(tensor: Tensor) -> Tensor:
     """(T, B, features) as (N, features)."""
     return tensor.flatten(0, 1) if tensor.dim() == 3 else tensor
+
+
+def _factors(
+    inputs: Tensor, w_x: Tensor, w_h: Tensor, extra: Tensor | None, c0: Tensor | None, choice: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """What products multiply, in the type and layout they need; `extra` of a GRU is a bias."""
+    working, factor = _working_dtype(inputs.dtype), _factor_dtype(inputs.dtype)
+    if choice is not None:
+        w_h = drop(w_h.to(working), choice)
+    inputs, w_x, w_h = (t.to(factor).contiguous() for t in (inputs, w_x, w_h))
+    return inputs, w_x, w_h, None if extra is None else extra.to(working if c0 is None else factor).contiguous()
 
 
 def _forward(
@@ -67,11 +85,14 @@ def _forward(
     """
     working, batch, rule = _working_dtype(x.dtype), len(h0), GateRule(tau, gates, hard, binary)
     rows, offset = step_rows(batch, len(x if batch_sizes is None else batch_sizes), batch_sizes, backwards)
-    inputs, w_x, w_h, h0 = (t.to(working).contiguous() for t in (_as_rows(x), w_x, w_h, h0))
-    bias, extra, noise, c0 = (None if t is None else t.to(working).contiguous() for t in (bias, extra, noise, c0))
-    if choice is not None:
-        w_h = drop(w_h, choice)
-    values = inputs @ w_x.t() if bias is None else torch.addmm(bias, inputs, w_x.t())
+    inputs, w_x, w_h, extra = _factors(_as_rows(x), w_x, w_h, extra, c0, choice)
+    h0 = h0.to(working).contiguous()
+    bias, noise, c0 = (None if t is None else t.to(working).contiguous() for t in (bias, noise, c0))
+    if inputs.dtype == working:
+        values = inputs @ w_x.t() if bias is None else torch.addmm(bias, inputs, w_x.t())
+    else:
+        values = (inputs @ w_x.t()).to(working)
+        values = values if bias is None else values.add_(bias)
     noise = None if noise is None else _as_rows(noise)
     if c0 is None:
         out, kept = recurrence.gru_forward(values, noise, w_h, extra, h0, rows, offset, rule)
@@ -125,11 +146,10 @@ def _gradients(
     """Gradients of x, W_x, W_h, bias, extra, h0, c0 (empty where not wanted or not there)."""
     working, batch, rule = values.dtype, len(h0), GateRule(tau, gates, hard, binary)
     rows, offset = step_rows(batch, len(x if batch_sizes is None else batch_sizes), batch_sizes, backwards)
-    inputs, w_x, w_h, h0 = (t.to(working).contiguous() for t in (_as_rows(x), w_x, w_h, h0))
-    extra, c0 = (None if t is None else t.to(working).contiguous() for t in (extra, c0))
+    # With DropConnect applied to W_h once more: 20 MB of weights need not be kept for it.
+    inputs, w_x, w_h, extra = _factors(_as_rows(x), w_x, w_h, extra, c0, choice)
+    h0, c0 = h0.to(working).contiguous(), None if c0 is None else c0.to(working).contiguous()
     out = _as_rows(out)
-    if choice is not None:  # once more: 20 MB of weights need not be kept for it
-        w_h = drop(w_h, choice)
     d_h, d_c = (
         torch.zeros_like(like) if grad is None else grad.to(working, memory_format=torch.contiguous_format, copy=True)
         for grad, like in ((d_h_last, h0), (d_c_last, values.new_empty(0) if c0 is None else c0))
@@ -146,6 +166,8 @@ def _gradients(
         d_gates = recurrence.gru_backward(d_out, d_h, values, kept, out, h0, w_h, rows, offset, rule)
     else:
         d_gates = recurrence.lstm_backward(d_out, d_h, d_c, values, kept, c0, w_h, w_r, rows, offset, rule)
+    d_bias, d_x, d_extra = d_gates.sum(0), values.new_empty(0), values.new_empty(0)
+    d_gates, out, h0 = (t.to(inputs.dtype) for t in (d_gates, out, h0))
     d_from_h = d_gates[:, : len(w_h)]
     del w_h  # with DropConnect a copy, whose place the gradients take
 
@@ -157,13 +179,12 @@ def _gradients(
         before, _ = previous_rows(rows, offset, batch)
         d_w_h = d_from_h.t() @ torch.cat([h0, out])[before]
     if choice is not None:
-        d_w_h = drop(d_w_h, choice)
-    d_bias, d_x, d_extra = d_gates.sum(0), values.new_empty(0), values.new_empty(0)
+        d_w_h = drop(d_w_h.to(working), choice)
     if c0 is not None:
         if wants_x:
             d_x = (d_gates @ w_x).view_as(x)
         if w_r is not None:
-            d_extra = d_out.t() @ (_output(values, rule, c0.size(1)) * torch.tanh(kept))
+            d_extra = d_out.to(w_r.dtype).t() @ (_output(values, rule, c0.size(1)) * torch.tanh(kept)).to(w_r.dtype)
         return d_x, d_gates.t() @ inputs, d_w_h, d_bias, d_extra, d_h, d_c
     hidden, gated = h0.size(1), 2 * h0.size(1)  # columns: r, z, then W_hn h + b_hn, which has no part of W_x, then n
     d_w_x = torch.empty_like(w_x)
@@ -187,9 +208,13 @@ _layer_backward = torch.library.custom_op("g2lstm::layer_backward", _gradients, 
 
 @_layer_backward.register_fake
 def _(d_out, d_h_last, d_c_last, x, w_x, w_h, extra, h0, c0, out, values, *settings):  # type: ignore[no-untyped-def]
-    d_x, d_w_x, d_w_h, d_h = (torch.empty_like(t, dtype=values.dtype) for t in (x, w_x, w_h, h0))
-    d_extra, d_c = (values.new_empty(0) if t is None else torch.empty_like(t, dtype=values.dtype) for t in (extra, c0))
-    d_x = d_x if settings[-1] else values.new_empty(0)
+    choice, wants_x, factor = settings[2], settings[-1], _factor_dtype(x.dtype)
+    d_x, d_w_x, d_w_h = (torch.empty_like(t, dtype=factor) for t in (x, w_x, w_h))
+    d_x, d_w_h = d_x if wants_x else values.new_empty(0), d_w_h if choice is None else d_w_h.to(values.dtype)
+    d_h, d_c, d_extra = (
+        values.new_empty(0) if t is None else torch.empty_like(t, dtype=values.dtype) for t in (h0, c0, extra)
+    )
+    d_extra = d_extra if extra is None or c0 is None else d_extra.to(factor)
     return d_x, d_w_x, d_w_h, values.new_empty(values.size(1)), d_extra, d_h, d_c
 
 

@@ -102,15 +102,15 @@ def logistic_noise(stream: Tensor, count: int, rate: float, dtype: torch.dtype) 
     (+-43.7).
     """
     last = _last_noisy_word(rate, dtype)
-    if kernel.find().library is None or dtype not in _KERNEL_DTYPES:
+    if kernel.find().library is None:
         words = words_of(stream, count) if dtype == torch.float64 else _half_words_of(stream, count)
         return logistic_from_words(words, rate, dtype)
     if last < 0:
         return torch.zeros(count, dtype=dtype, device="cpu")
-    noise = torch.empty(count, dtype=dtype, device="cpu")
+    noise = torch.empty(count, dtype=_exact(dtype), device="cpu")
     threads = torch.get_num_threads()
-    kernel.call("g2lstm_noise", dtype, *seed_and_increment(stream), noise.data_ptr(), count, last, threads)
-    return noise
+    kernel.call("g2lstm_noise", noise.dtype, *seed_and_increment(stream), noise.data_ptr(), count, last, threads)
+    return noise.to(dtype)
 
 
 @logistic_noise.register_fake
@@ -130,11 +130,16 @@ def logistic_from_words(words: Tensor, rate: float, dtype: torch.dtype) -> Tenso
         rate: probability of noise, in [0, 1].
         dtype: of the result; bfloat16 and float16 are computed in float32 and rounded once.
     """
-    exact = dtype if dtype == torch.float64 else torch.float32
+    exact = _exact(dtype)
     words = words.to(torch.int64).bitwise_and(2 ** _bits_used(dtype) - 1)
     last = _last_noisy_word(rate, dtype)
     odds = (words.to(exact) + 0.5) / ((last - words).to(exact) + 0.5)
     return torch.where(words <= last, odds.clamp_min(0.0).log(), 0.0).to(dtype)
+
+
+def _exact(dtype: torch.dtype) -> torch.dtype:
+    """The type in which the noise of a type is computed."""
+    return dtype if dtype == torch.float64 else torch.float32
 
 
 def _bits_used(dtype: torch.dtype) -> int:

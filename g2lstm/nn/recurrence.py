@@ -1,7 +1,10 @@
 """The recurrence of one layer in one direction: by the compiled kernel, or in torch operations without it.
 
-All tensors are contiguous, on the CPU, of one dtype. Step s has rows[s] sequences, from row offset[s] on. What is kept
-of a gate is its value; of a binary gate, sigmoid(a / tau) with the sign of a, which gives both value and gradient.
+All tensors are contiguous, on the CPU, of one dtype; but if the kernel `has_bfloat16`, W_h and W_r may be bfloat16
+while the others are float32. Its products then multiply rounded numbers, and add up in float32.
+
+Step s has rows[s] sequences, from row offset[s] on. What is kept of a gate is its value; of a binary gate,
+sigmoid(a / tau) with the sign of a, which gives both value and gradient.
 """
 
 from collections.abc import Mapping
@@ -198,9 +201,10 @@ def _call(function: str, tensors: Mapping[str, Tensor | None], rows: Tensor, off
 
     It reads and writes memory by their shapes, so these are checked once more, whoever calls.
     """
-    gates, h, w_r = tensors["gates"], tensors["h"], tensors.get("w_r")
+    gates, h, w_h, w_r = tensors["gates"], tensors["h"], tensors["w_h"], tensors.get("w_r")
     assert gates is not None
     assert h is not None
+    assert w_h is not None
     kind = GRU if "gru" in function else LSTM
     if rule.kind is not kind:
         raise ValueError(f"the kernel of {kind.name}s has the gates {' or '.join(kind.sampled)}, got {rule.gates!r}")
@@ -212,13 +216,15 @@ def _call(function: str, tensors: Mapping[str, Tensor | None], rows: Tensor, off
         "d_h": (batch, width), "d_c": (batch, hidden), "out": (n, width), "d_out": (n, width), "cells": (n, hidden),
         "inner": (n, hidden), "b_n": (hidden,),
     }  # fmt: skip
+    is_half = w_h.dtype == torch.bfloat16 and kernel.find().has_bfloat16
     for name, tensor in tensors.items():
         if tensor is None:
             continue
-        is_right = tuple(tensor.shape) == shapes[name] and tensor.dtype == gates.dtype and tensor.is_contiguous()
+        dtype = gates.dtype if not is_half else torch.bfloat16 if name in ("w_h", "w_r") else torch.float32
+        is_right = tuple(tensor.shape) == shapes[name] and tensor.dtype == dtype and tensor.is_contiguous()
         if not is_right or tensor.device.type != "cpu":
             raise ValueError(
-                f"the kernel needs a contiguous {gates.dtype} tensor of shape {shapes[name]} on the CPU, "
+                f"the kernel needs a contiguous {dtype} tensor of shape {shapes[name]} on the CPU, "
                 f"got {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
             )
     if width != hidden and w_r is None:
@@ -235,4 +241,4 @@ def _call(function: str, tensors: Mapping[str, Tensor | None], rows: Tensor, off
     addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors.values()]
     layer = (len(rows), batch, hidden, 0 if w_r is None else width, rows.data_ptr(), offset.data_ptr())
     options = (rule.tau, len(rule.sampled), *addresses, 1 if rule.hard else 2 if rule.binary else 0)
-    kernel.call(function, gates.dtype, *layer, *options, torch.get_num_threads())
+    kernel.call(function, w_h.dtype, *layer, *options, torch.get_num_threads())

@@ -232,7 +232,8 @@ class TrainSection(Section):
     checkpoint_minutes: Positive = 10.0
     """How often to save the state between validations, in minutes."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """The precision of matrix products; fp16 only on a GPU, with a scaled loss."""
+    """The precision of matrix products. bf16 saves time on GPUs and on processors with AVX-512 instructions for
+    bfloat16, but not on others; fp16 needs a GPU, and scales the loss."""
     finetune_from: FolderName | None = None
     """A run directory whose weights training starts from."""
     teacher: Teacher | None = None

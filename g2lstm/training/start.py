@@ -11,6 +11,7 @@ from accelerate.utils import set_seed
 from g2lstm.compression.model import prepare_
 from g2lstm.errors import G2Error
 from g2lstm.files import is_disk_full
+from g2lstm.nn import kernel
 from g2lstm.recipes.files import differences
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.runs.trained import load, load_as
@@ -93,11 +94,22 @@ def train_recipe(
             with run.locked():
                 if not is_old:
                     run = RunDirectory.create(run.path, recipe, tokenizers)
-                return Trainer(learner, recipe.train, run, accelerator, observer or Silent(), turn).train(resume=is_old)
+                observer = observer or Silent()
+                if recipe.train.precision == "bf16" and accelerator.device.type == "cpu":
+                    _say_whether_it_pays(observer)
+                return Trainer(learner, recipe.train, run, accelerator, observer, turn).train(resume=is_old)
     except OSError as error:
         if not is_disk_full(error):
             raise
         raise G2Error(f"the disk with {out} is full: {error}; free some space, then continue with --resume") from None
+
+
+def _say_whether_it_pays(observer: Observer) -> None:
+    if not kernel.find().has_bfloat16:
+        observer.on_message(
+            f'train.precision = "bf16" saves no time here: this processor or the kernel has no instructions '
+            f"for bfloat16 ({kernel.find().description})"
+        )
 
 
 def with_absolute_paths(recipe: Recipe) -> Recipe:

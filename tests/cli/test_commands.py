@@ -104,12 +104,13 @@ def test_bench_layer_as_json(monkeypatch):
     monkeypatch.setattr(train, "_SQUARE", 32)
     rows = bench_layer()
     assert [(row["what"], row["name"]) for row in rows] == [
-        ("train", "torch.nn.LSTM"), ("train", "auto"), ("train", "stock"), ("train", "reference"),
-        ("eval", "torch.nn.LSTM"), ("eval", "auto"), ("train", "torch.nn.GRU"), ("train", "G2GRU"),
+        ("train", "torch.nn.LSTM"), ("train", "auto"), ("train", "bfloat16"), ("train", "stock"),
+        ("train", "reference"), ("eval", "torch.nn.LSTM"), ("eval", "auto"),
+        ("train", "torch.nn.GRU"), ("train", "G2GRU"),
     ]  # fmt: skip
     assert all(row["milliseconds"] > 0 and row["shape"] == [3, 2, 4, 5] for row in rows)
     monkeypatch.setattr(train, "peak_memory", lambda *_: 1.5)
-    assert [row["megabytes"] for row in bench_layer("--memory")][:5] == [1.5] * 4 + [None]
+    assert [row["megabytes"] for row in bench_layer("--memory")][:6] == [1.5] * 5 + [None]
     monkeypatch.setattr(train, "peak_memory", lambda *_: 0.0)  # too small a step to be seen
     assert {row["memory_ratio"] for row in bench_layer("--memory")} == {None}
 

@@ -129,9 +129,9 @@ def test_compiled_layers_refuse_steps_that_are_not_there(sizes):
         layer(PackedSequence(torch.randn(5, I), torch.tensor(sizes)))
 
 
-@pytest.mark.parametrize("gates", ["if", "rz"])
-def test_the_operators_keep_torchs_rules(gates):
-    arguments = operator_arguments(torch.tensor([2, 2, 1]), gates, torch.float64)
+@pytest.mark.parametrize(("gates", "dtype"), [("if", torch.float64), ("rz", torch.float64), ("if", torch.bfloat16)])
+def test_the_operators_keep_torchs_rules(gates, dtype):
+    arguments = operator_arguments(torch.tensor([2, 2, 1]), gates, dtype)
     with torch.no_grad():
         out, _, _, values, kept = torch.ops.g2lstm.layer_forward(*arguments)
     x, w_x, w_h, _, extra, _, h, c, *settings = arguments

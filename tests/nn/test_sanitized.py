@@ -15,7 +15,8 @@ import pytest
 from g2lstm.nn import kernel
 
 ROOT = Path(__file__).parents[2]
-CHECKED = ["tests/nn/test_kernel.py", "tests/compression/test_kernel.py", "tests/tasks/mt/test_session.py"]
+CHECKED = ["tests/nn/test_kernel.py", "tests/nn/test_bfloat16.py", "tests/compression/test_kernel.py"]
+CHECKED += ["tests/tasks/mt/test_session.py"]
 FLAGS = ["-std=c++17", "-O1", "-g", "-march=native", "-fno-math-errno", "-fno-trapping-math"]
 FLAGS += ["-shared", "-fPIC", "-fopenmp", "-pthread", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 

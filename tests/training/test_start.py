@@ -6,6 +6,7 @@ import math
 import shutil
 import threading
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -14,11 +15,13 @@ from safetensors.torch import load_file
 
 import g2lstm
 from g2lstm import G2Error, load
+from g2lstm.nn import kernel
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.recipes import load_recipe, parse_recipe
 from g2lstm.text.datasets import fetch
 from g2lstm.training.checkpoint import latest_checkpoint
 from g2lstm.training.environment import Interrupted
+from g2lstm.training.loop import Trainer
 from g2lstm.training.progress import Silent
 from g2lstm.training.start import prepare, train_recipe
 from tests.training.toys import Recorder, stop_at
@@ -183,6 +186,31 @@ def test_a_start_that_was_cut_short_can_be_taken_up(tables, tmp_path):
         latest_checkpoint(RunDirectory(one).checkpoints)[0]["model"] for one in (out, tmp_path / "whole")
     )
     assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def test_resumed_in_bfloat16_is_uninterrupted(tables, tmp_path):
+    recipe, found = parse_recipe(tables, ["train.precision=bf16"]), []
+    for name in ("whole", "cut"):
+        after = stop_at(2) if name == "cut" else lambda progress: None
+        with pytest.raises(Interrupted) if name == "cut" else nullcontext():
+            train_recipe(recipe, tmp_path / name, Recorder(after))
+    train_recipe(recipe, tmp_path / "cut", resume=True)
+    for name in ("whole", "cut"):
+        state = latest_checkpoint(RunDirectory(tmp_path / name).checkpoints)[0]
+        assert {value.dtype for value in state["model"].values()} == {torch.float32}
+        found.append(state["model"])
+    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
+
+
+@pytest.mark.parametrize("has_it", [True, False])
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a GPU")
+def test_it_says_where_bfloat16_does_not_pay(tables, tmp_path, monkeypatch, has_it):
+    monkeypatch.setattr(kernel, "find", lambda: kernel.Found(None, "compiled for AVX2", has_it))
+    monkeypatch.setattr(Trainer, "train", lambda *_, **__: None)
+    recorder = Recorder()
+    train_recipe(parse_recipe(tables, ["train.precision=bf16"]), tmp_path / "run", recorder)
+    said = [message for message in recorder.messages if "bfloat16" in message]
+    assert said == [] if has_it else "saves no time here" in said[0] and "(compiled for AVX2)" in said[0]
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a GPU, which can do it")

@@ -34,11 +34,12 @@ SHAPES: tuple[Shape, ...] = (
 )
 _ROUNDS, _SECONDS = 11, 2.5  # of a comparison, and for each of its candidates
 _SQUARE = 2048  # rows and columns of the matrices whose product shows what the machine can do
-BACKENDS = ("auto", "stock", "reference")  # on a CPU `auto` trains with `native`
+HALF = "bfloat16"  # ours under autocast; the others compute in float32
+BACKENDS = ("auto", HALF, "stock", "reference")  # on a CPU `auto` trains with `native`
 
 # The language model of Penn Treebank.
 LAYERS, LM_BATCH, STEPS = 3, 20, 70
-LM_CANDIDATES = (PEER, "g2lstm", "g2lstm, reference")
+LM_CANDIDATES = (PEER, "g2lstm", f"g2lstm, {HALF}", "g2lstm, reference")
 
 
 def measure_layer(
@@ -110,7 +111,11 @@ def _steps(make: Callable[..., Callable[[], None]], *arguments: Any) -> None:
 
 def _layer(name: str, I: int, H: int) -> nn.Module:
     makers: dict[str, Callable[[int, int], nn.Module]] = {PEER: nn.LSTM, GRU_PEER: nn.GRU, "G2GRU": G2GRU}
-    return makers.get(name, partial(G2LSTM, backend=name))(I, H)
+    return makers.get(name, partial(G2LSTM, backend="auto" if name == HALF else name))(I, H)
+
+
+def _precision(name: str) -> torch.autocast:
+    return torch.autocast("cpu", torch.bfloat16, enabled=HALF in name)
 
 
 def layer_step(name: str, shape: Shape) -> Callable[[], None]:
@@ -126,8 +131,9 @@ def layer_step(name: str, shape: Shape) -> Callable[[], None]:
     def step() -> None:
         layer.zero_grad()
         x.grad = None
-        out, _ = layer(x)
-        out.backward(gradient)
+        with _precision(name):
+            out, _ = layer(x)
+        out.backward(gradient.to(out.dtype))
 
     return step
 
@@ -191,7 +197,8 @@ def language_step(name: str, size: Size) -> Callable[[], None]:
     model = LanguageModel(*size, LAYERS, method="gumbel", backend=backend)
 
     def loss() -> Tensor:
-        out = model(tokens)
-        return training_loss(out.features, out.raw, targets, model.output_weight, model.softmax_bias).total
+        with _precision(name):
+            out = model(tokens)
+            return training_loss(out.features, out.raw, targets, model.output_weight, model.softmax_bias).total
 
     return backward(model, loss)

@@ -13,6 +13,7 @@
 // No header of torch is used: the library is loaded with ctypes and does not depend on torch's binary interface.
 #pragma once
 
+#include <type_traits>
 #include <vector>
 
 #include "crew.h"
@@ -21,29 +22,77 @@ namespace {
 
 // ---------------------------------------------------------------------------------------------------- products
 
+// A number that products multiply: a Real, or a bfloat16, of which a lane holds a pair, added up in float32.
+struct Half { uint16_t bits; };
+template <class Real, class Factor> constexpr int kPerLane = sizeof(Real) / sizeof(Factor);
+
+#if defined(__AVX512BF16__)
+inline Vector<float> add_product(Vector<float> sum, const Half* pair, const Vector<float>& weights) {
+  int32_t both;
+  std::memcpy(&both, pair, sizeof both);
+  return (Vector<float>)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(both), (__m512bh)weights);
+}
+inline void store(Half* to, Vector<float> v, int count) {  // rounded
+  const __m256bh rounded = _mm512_cvtneps_pbh((__m512)v);
+  std::memcpy(to, &rounded, count * sizeof(Half));
+}
+#endif
+template <class Real>
+inline Vector<Real> add_product(Vector<Real> sum, const Real* value, const Vector<Real>& weights) {
+  return sum + *value * weights;
+}
+
+// Rows that are kept as products need them: rounded, with an even number of elements. Nothing where nothing is rounded.
+template <class Real, class Factor> struct Rounded {
+  static constexpr bool is_needed = !std::is_same_v<Real, Factor>;
+  const int64_t width;
+  std::vector<Factor> data;
+  Rounded(int64_t rows, int64_t columns)
+      : width(ceil_div(columns, kPerLane<Real, Factor>) * kPerLane<Real, Factor>), data(is_needed ? rows * width : 0) {}
+  void set(int64_t row, int64_t column, Vector<Real> v, int used) {
+    if constexpr (is_needed) store(&data[row * width + column], v, used);
+  }
+  void set(int64_t row, const Real* from, int64_t columns) {
+    constexpr int lanes = Simd<Real>::lanes;
+    for (int64_t k = 0; is_needed && k < columns; k += lanes) {
+      const int used = int(std::min<int64_t>(lanes, columns - k));
+      set(row, k, load(from + k, used), used);
+    }
+  }
+  const Factor* row(int64_t row, const Real* exact) const {  // `exact` holds the same, not rounded
+    if constexpr (is_needed) return &data[row * width];
+    else return exact;
+  }
+};
+
 // A panel holds, for each k of the inner dimension, the up to `Width` vectors of columns that k contributes to.
-template <class Real, int Width = kGates> struct Panels {
-  static constexpr int lanes = Simd<Real>::lanes, stride = Width * lanes;
-  int64_t depth, vectors, count;  // `vectors` of columns in all, spread over the panels as evenly as possible
-  Buffer<Real> data;
-  Panels(int64_t depth, int64_t vectors)
-      : depth(depth), vectors(vectors), count(ceil_div(vectors, Width)), data(depth * count * stride) {}
-  const Real* panel(int64_t index) const { return data.data + index * depth * stride; }
-  int64_t bytes() const { return depth * count * stride * int64_t(sizeof(Real)); }
+template <class Real, int Width = kGates, class Factor = Real> struct Panels {
+  static constexpr int lanes = Simd<Real>::lanes, per_lane = kPerLane<Real, Factor>, stride = Width * lanes * per_lane;
+  int64_t inner, depth, vectors, count;  // depth: `inner` in lanes. `vectors` of columns, spread evenly over the panels
+  Buffer<Factor> data;
+  Panels(int64_t inner, int64_t vectors)
+      : inner(inner), depth(ceil_div(inner, per_lane)), vectors(vectors), count(ceil_div(vectors, Width)),
+        data(depth * count * stride) {}
+  const Factor* panel(int64_t index) const { return data.data + index * depth * stride; }
+  int64_t bytes() const { return depth * count * stride * int64_t(sizeof(Factor)); }
   Range vectors_of(int64_t index) const { return share(vectors, int(index), int(count)); }
 
-  // Columns are gates x units: panel p takes units [p lanes, (p + 1) lanes) of each gate. weight: (Width units, depth).
-  template <class Threads> void pack_gates(const Real* weight, int64_t units, Threads& threads) {
+  // Columns are gates x units: panel p takes units [p lanes, (p + 1) lanes) of each gate. weight: (Width units, inner).
+  template <class Threads> void pack_gates(const Factor* weight, int64_t units, Threads& threads) {
     threads.divide(count, [&](int64_t p) {
-      Real* to = data.data + p * depth * stride;
+      Factor* to = data.data + p * depth * stride;
       for (int64_t k0 = 0; k0 < depth; k0 += 16) {  // in blocks that stay in the cache: this is a transposition
         const int64_t k1 = std::min(k0 + 16, depth);
         for (int gate = 0; gate < Width; ++gate) {
           for (int lane = 0; lane < lanes; ++lane) {
             const int64_t unit = p * lanes + lane;
-            Real* column = to + gate * lanes + lane;
-            const Real* from = weight + (gate * units + unit) * depth;
-            for (int64_t k = k0; k < k1; ++k) column[k * stride] = unit < units ? from[k] : Real(0);
+            Factor* column = to + (gate * lanes + lane) * per_lane;
+            const Factor* from = weight + (gate * units + unit) * inner;
+            for (int64_t k = k0; k < k1; ++k)
+              for (int one = 0; one < per_lane; ++one) {
+                const int64_t at = k * per_lane + one;
+                column[k * stride + one] = unit < units && at < inner ? from[at] : Factor{};
+              }
           }
         }
       }
@@ -52,16 +101,17 @@ template <class Real, int Width = kGates> struct Panels {
 
   // Columns as they are. Element (k, column) of the matrix is weight[k step_k + column step_column].
   template <class Threads>
-  void pack_columns(const Real* weight, int64_t columns, int64_t step_k, int64_t step_column, Threads& threads) {
+  void pack_columns(const Factor* weight, int64_t columns, int64_t step_k, int64_t step_column, Threads& threads) {
     threads.divide(count, [&](int64_t p) {
-      Real* to = data.data + p * depth * stride;
       const Range mine = vectors_of(p);
       const int64_t first = mine.begin * lanes, width = (mine.end - mine.begin) * lanes;
       const int64_t used = std::min(width, columns - first);
-      for (int64_t k = 0; k < depth; ++k) {
-        const Real* from = weight + k * step_k + first * step_column;
-        for (int64_t column = 0; column < used; ++column) to[k * stride + column] = from[column * step_column];
-        for (int64_t column = used; column < width; ++column) to[k * stride + column] = 0;
+      for (int64_t k = 0; k < depth * per_lane; ++k) {
+        const Factor* from = weight + k * step_k + first * step_column;
+        Factor* to = data.data + (p * depth + k / per_lane) * stride + k % per_lane;
+        const int64_t there = k < inner ? used : 0;
+        for (int64_t column = 0; column < there; ++column) to[column * per_lane] = from[column * step_column];
+        for (int64_t column = there; column < width; ++column) to[column * per_lane] = Factor{};
       }
     });
   }
@@ -69,27 +119,25 @@ template <class Real, int Width = kGates> struct Panels {
 
 template <class Real> using Block = Vector<Real>[kRows][kGates];
 
-template <class Real, int Width, int Rows, int Vectors>
-inline void product(const Real* const* rows, const Real* panel, int64_t depth, Block<Real>& sum) {
-  constexpr int lanes = Simd<Real>::lanes;
+template <class Real, int Width, int Rows, int Vectors, class Factor>
+inline void product(const Factor* const* rows, const Factor* panel, int64_t depth, Block<Real>& sum) {
+  constexpr int per_lane = kPerLane<Real, Factor>, in_vector = Simd<Real>::lanes * per_lane;
   Vector<Real> s[Rows][Vectors] = {};
-  for (int64_t k = 0; k < depth; ++k, panel += Width * lanes) {
+  for (int64_t k = 0; k < depth; ++k, panel += Width * in_vector) {
     Vector<Real> w[Vectors];
 #pragma GCC unroll 4
-    for (int q = 0; q < Vectors; ++q) w[q] = load(panel + q * lanes);
+    for (int q = 0; q < Vectors; ++q) std::memcpy(&w[q], panel + q * in_vector, sizeof w[q]);
 #pragma GCC unroll 8
-    for (int r = 0; r < Rows; ++r) {
-      const Real value = rows[r][k];
+    for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
-      for (int q = 0; q < Vectors; ++q) s[r][q] += value * w[q];
-    }
+      for (int q = 0; q < Vectors; ++q) s[r][q] = add_product(s[r][q], rows[r] + k * per_lane, w[q]);
   }
   for (int r = 0; r < Rows; ++r)
     for (int q = 0; q < Vectors; ++q) sum[r][q] = s[r][q];
 }
 
-template <class Real, int Width, int Vectors>
-inline void product(int count, const Real* const* rows, const Real* panel, int64_t depth, Block<Real>& sum) {
+template <class Real, int Width, int Vectors, class Factor>
+inline void product(int count, const Factor* const* rows, const Factor* panel, int64_t depth, Block<Real>& sum) {
   switch (count) {
     case 1: return product<Real, Width, 1, Vectors>(rows, panel, depth, sum);
     case 2: return product<Real, Width, 2, Vectors>(rows, panel, depth, sum);
@@ -105,15 +153,15 @@ inline void product(int count, const Real* const* rows, const Real* panel, int64
 
 // Calls finish(first_row, row_count, panel, sum) for the blocks of rows x panels, which the threads divide, where
 // sum[r] = rows[first_row + r] (1, depth) x panel (depth, its columns).
-template <class Real, int Width, class Threads, class Finish>
-void multiply(const Real* const* rows, int64_t row_count, const Panels<Real, Width>& panels, Threads& threads,
-              const Finish& finish) {
+template <class Real, int Width, class Factor, class Threads, class Finish>
+void multiply(const Factor* const* rows, int64_t row_count, const Panels<Real, Width, Factor>& panels,
+              Threads& threads, const Finish& finish) {
   const int64_t blocks = ceil_div(row_count, kRows);  // of nearly equal height: 20 rows are 5 + 5 + 5 + 5
   threads.divide(panels.count * blocks, [&](int64_t item) {
     const int64_t p = item / blocks, block = item % blocks;
     const Range some = share(row_count, int(block), int(blocks)), vectors = panels.vectors_of(p);
     const int count = int(some.end - some.begin);
-    const Real* const* first = rows + some.begin;
+    const Factor* const* first = rows + some.begin;
     Block<Real> sum;
     switch (vectors.end - vectors.begin) {
       case 1: product<Real, Width, 1>(count, first, panels.panel(p), panels.depth, sum); break;
@@ -125,10 +173,11 @@ void multiply(const Real* const* rows, int64_t row_count, const Panels<Real, Wid
   });
 }
 
-// to (row_count, columns) = rows x panels, or more by it.
-template <class Real, bool Add = false, class Threads>
-void multiply_into(Real* to, int64_t columns, const Real* const* rows, int64_t row_count, const Panels<Real>& panels,
-                   Threads& threads) {
+// to (row_count, columns) = rows x panels, or more by it. Calls also(row, column, vector, lanes used) for what it stores.
+struct Nothing { template <class... Any> void operator()(const Any&...) const {} };
+template <class Real, bool Add = false, class Factor, class Threads, class Also = Nothing>
+void multiply_into(Real* to, int64_t columns, const Factor* const* rows, int64_t row_count,
+                   const Panels<Real, kGates, Factor>& panels, Threads& threads, const Also& also = {}) {
   constexpr int lanes = Simd<Real>::lanes;
   multiply(rows, row_count, panels, threads, [&](int64_t first, int count, int64_t p, auto& sum) {
     const Range vectors = panels.vectors_of(p);
@@ -136,7 +185,9 @@ void multiply_into(Real* to, int64_t columns, const Real* const* rows, int64_t r
       for (int64_t v = vectors.begin; v < vectors.end; ++v) {
         const int used = int(std::min<int64_t>(lanes, columns - v * lanes));
         Real* const here = to + (first + k) * columns + v * lanes;
-        store(here, Add ? load(here, used) + sum[k][v - vectors.begin] : sum[k][v - vectors.begin], used);
+        const Vector<Real> result = Add ? load(here, used) + sum[k][v - vectors.begin] : sum[k][v - vectors.begin];
+        store(here, result, used);
+        also(first + k, v * lanes, result, used);
       }
   });
 }
