@@ -70,13 +70,15 @@ def test_the_architecture_is_what_is_there():
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
-def test_python_code_runs(page, tmp_path, monkeypatch):
+def test_python_code_runs(page, tmp_path, monkeypatch, capsys):
     """The blocks of a page one after the other, as a reader would; `model` is any model that holds an LSTM."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
     names = {"model": torch.nn.Sequential(torch.nn.LSTM(4, 4))}
     for block in blocks(page, "python"):
         exec(compile(block, page.name, "exec"), names)
+    if page.name == "README.md":
+        assert capsys.readouterr().out == blocks(page, "text")[0]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")], ids=name_of)
@@ -165,8 +167,8 @@ def test_links_of_pages_outside_the_site_lead_somewhere(page):
 
 
 @pytest.mark.slow
-def test_the_site_is_built_and_needs_nothing_from_outside(tmp_path):
-    """Strict: a broken link, a missing anchor or a page that no menu leads to is an error."""
+def test_the_site_is_built_and_needs_nothing_from_outside(browser, tmp_path):
+    """Strict: a broken link, a missing anchor or a page that no menu leads to is an error. Its dark mode works."""
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path],
         cwd=ROOT, capture_output=True, text=True, check=False,
@@ -179,3 +181,8 @@ def test_the_site_is_built_and_needs_nothing_from_outside(tmp_path):
     for page in pages:
         assert not re.search(r'<(?:script|img|iframe)[^>]* src="(?:https?:)?//', page.read_text()), page
         assert not re.search(r'<link[^>]* href="(?:https?:)?//', page.read_text()), page
+        assert not re.search(r"<unk>|<eos>|<blockquote>", page.read_text()), page  # a token or a >= taken for markup
+    view = browser.new_page(color_scheme="light")
+    view.goto((tmp_path / "index.html").as_uri())
+    view.evaluate("document.querySelector('[data-bs-theme-value=dark]').click()")
+    assert view.evaluate("document.documentElement.dataset.bsTheme") == "dark"

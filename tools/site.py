@@ -32,6 +32,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_post_page(output: str, **_: Any) -> str:
+    """Adds the two style sheets that the theme's switch between light and dark turns on and off; ours is code.css.
+
+    Without them, its script would end in an error, and its menu would do nothing.
+    """
+    return output.replace("</head>", '<style id="hljs-light"></style><style id="hljs-dark"></style></head>', 1)
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replaces the mark on a page, if it has one."""
     for mark, content in {"<!-- every command -->": described, "<!-- every recipe key -->": recipe_keys}.items():

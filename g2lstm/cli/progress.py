@@ -164,7 +164,7 @@ class TrainingBar:
         self.bar.update(self.task, completed=share, description=safe(self.title or "training"), state=state)
         if not self.bar.console.is_terminal and progress.seconds >= self._next_line:
             self._next_line = progress.seconds + _SECONDS_BETWEEN_LINES
-            left = f"{progress.seconds * (1 / share - 1) / 60:.0f} minutes left" if share else "just begun"
+            left = f"{duration(progress.seconds * (1 / share - 1))} left" if share >= 0.01 else "just begun"
             self.on_message(f"{f'{self.title}, ' if self.title else ''}{share:.0%} of the training{state}, {left}")
 
     def on_validation(self, progress: "TrainingProgress", validation: "Validation", is_best: bool) -> None:

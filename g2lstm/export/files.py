@@ -23,7 +23,9 @@ def refuse_existing(folder: Path, names: Sequence[str]) -> None:
     """Raises if one of these files exists."""
     taken = [name for name in names if (folder / name).exists()]
     if taken:
-        raise G2Error(f"{folder / taken[0]} exists already; choose another name, or replace it with --force")
+        raise G2Error(
+            f"{folder / taken[0]} exists already; choose another name, or replace it: --force, or force=True in Python"
+        )
 
 
 @contextmanager

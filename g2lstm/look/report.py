@@ -1,5 +1,6 @@
 """`write_report`: what is known about some runs, side by side, in one file for any browser."""
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
@@ -44,7 +45,8 @@ class Measured(NamedTuple):
 
     def to_html(self) -> str:
         """The table below its title, and the notes below it."""
-        notes = "".join(f'<p class="quiet">{escape(note)}</p>' for note in self.notes)
+        texts = (re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(note)) for note in self.notes)
+        notes = "".join(f'<p class="quiet">{text}</p>' for text in texts)
         return f"<h2>{escape(self.title)}</h2>{_table(self.head, self.rows, range(1, len(self.head)))}{notes}"
 
 
@@ -158,7 +160,7 @@ def _settings(runs: Runs) -> str:
         }
         if lines:
             step, tokens, seconds = (lines[-1][key] for key in ("step", "tokens", "seconds"))
-            facts["trained"] = f"{step:,} updates, {tokens / 1e6:,.1f} M tokens, {seconds / 60:,.0f} minutes"
+            facts["trained"] = f"{step:,} updates, {tokens / 1e6:,.1f} M tokens, {seconds / 60:,.1f} minutes"
         columns.append(facts)
     rows = [[name, *(facts[name] for facts in columns)] for name in columns[0]]
     return "<h2>Settings</h2>" + _table(["", *runs], [row for row in rows if any(row[1:])])

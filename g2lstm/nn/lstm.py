@@ -71,9 +71,9 @@ class G2LSTM(WithParameters, GatedLSTM, StandIn, nn.RNNBase):
         dtype: of the parameters.
         **options: these keyword arguments, which may also be set later, as attributes:
 
-            - `method`: "gumbel" (the default, the paper's G2), "binary" (gates are 0 or 1 in training too, 1[a + noise
-              >= 0], with the gradient of "gumbel"), "sigmoid" (a plain LSTM) or "sharpened" (temperature without noise,
-              in training and in evaluation).
+            - `method`: "gumbel" (the default, the paper's G2), "binary" (gates are 0 or 1 in training too, with the
+              gradient of "gumbel": `1[a + noise >= 0]`), "sigmoid" (a plain LSTM) or "sharpened" (temperature without
+              noise, in training and in evaluation).
             - `tau`: temperature; 0.9 for "gumbel", 0.5 for "binary" and 0.2 for "sharpened" unless given. "sigmoid" has
               none.
             - `noise_rate`: probability that a gate element gets noise, in [0, 1]; 0.2 as in the paper's experiments.

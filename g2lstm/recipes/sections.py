@@ -66,11 +66,11 @@ class DataSection(Section):
     for translation a folder with a file for each split and language, such as train.de."""
     tokenizer: Literal["bpe", "word", "character"] = "bpe"
     """What tokens are: sub-words, found by byte-pair encoding, which can spell any text; words between white space; or
-    single characters. Words and characters that are not in the vocabulary become <unk>."""
+    single characters. Words and characters that are not in the vocabulary become `<unk>`."""
     vocabulary: Vocabulary | None = Field(default=None, validate_default=True)
     """The largest number of tokens. Sub-words need at least 258; by default all words or characters count."""
     min_frequency: Count = 2
-    """Words and characters rarer than this in the training text become <unk>; pairs of sub-words rarer than this are
+    """Words and characters rarer than this in the training text become `<unk>`; pairs of sub-words rarer than this are
     not merged."""
     lowercase: bool = False
     """Convert the text to lower case first."""

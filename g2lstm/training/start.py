@@ -36,20 +36,6 @@ def train(
 ) -> Trained:
     """Trains a model into a run directory and loads it from there, like `g2lstm train` but silently.
 
-    A language model, its cache tuned on the validation text, and its score on the test text:
-
-    >>> import g2lstm
-    >>> from g2lstm.runs.trained import score
-    >>> from g2lstm.tasks.trained import Scoring
-    >>> tiny = ["model.hidden=16", "model.embedding=16", "train.epochs=1", "train.minutes=", "train.batch_size=64"]
-    >>> trained = g2lstm.train("embedded", "runs/tiny", tiny)
-    >>> plain = score(trained, Scoring("test"))
-    >>> cached = score(trained, Scoring("test", tune_cache=True))
-    >>> cached["perplexity"] < plain["perplexity"]
-    True
-    >>> trained.run.add_result(cached)  # into result.json, with its signature
-    >>> text = trained.generate("the", tokens=20, seed=1)
-
     Args:
         recipe: a text file, or a folder with train.txt, for which settings are chosen; or the name of a shipped recipe,
             a recipe file, or its tables.
@@ -58,6 +44,21 @@ def train(
         resume: continue the run in `out`, or start it if it has not begun.
         data_dir: a folder that holds the named data sets.
         observer: is told about the progress.
+
+    Examples:
+        A language model, its cache tuned on the validation text, and its score on the test text:
+
+        >>> import g2lstm
+        >>> from g2lstm.runs.trained import score
+        >>> from g2lstm.tasks.trained import Scoring
+        >>> tiny = ["model.hidden=16", "model.embedding=16", "train.epochs=1", "train.minutes=", "train.batch_size=64"]
+        >>> trained = g2lstm.train("embedded", "runs/tiny", tiny)
+        >>> plain = score(trained, Scoring("test"))
+        >>> cached = score(trained, Scoring("test", tune_cache=True))
+        >>> cached["perplexity"] < plain["perplexity"]
+        True
+        >>> trained.run.add_result(cached)  # into result.json, with its signature
+        >>> text = trained.generate("the", tokens=20, seed=1)
     """
     checked = parse_recipe(recipe, overrides) if isinstance(recipe, Mapping) else load_recipe(recipe, overrides)
     folder = None if data_dir is None else Path(data_dir)

@@ -89,7 +89,9 @@ def test_a_page(tmp_path):
     assert "<title>A &lt;b&gt;</title>" in page.read_text()
     code, out, err = command("export", run, "--format", "html")
     assert (code, out) == (2, "")
-    assert err == f"g2lstm: {page} exists already; choose another name, or replace it with --force\n"
+    assert (
+        err == f"g2lstm: {page} exists already; choose another name, or replace it: --force, or force=True in Python\n"
+    )
     code, out, _ = command("export", run, "--format", "html", "--force", "--json")
     weights = 32 * 10 + 4 * 12 * (10 + 12) + 4 * 10 * (12 + 10)  # embedding and two layers
     assert json.loads(out) == {"files": {str(page): page.stat().st_size}, "weights": weights}

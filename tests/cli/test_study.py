@@ -296,6 +296,6 @@ def test_the_time_left_is_the_sum_of_the_estimates(capsys):
         shown.on_stage(second, "training")
     told = " ".join(capsys.readouterr().err.split())
     assert "run 1 of 2, one: training; about 35 min left in all" in told
-    assert "run 1 of 2, one, 50% of the training, epoch 1, perplexity 2.7, 0 tokens/s, 10 minutes left" in told
+    assert "run 1 of 2, one, 50% of the training, epoch 1, perplexity 2.7, 0 tokens/s, 10 min left" in told
     assert "run 1 of 2, one: test-soft; about 18 min left in all" in told
     assert "run 2 of 2, two: training; about 15 min left in all" in told

@@ -156,7 +156,9 @@ def test_what_becomes_float32_is_named(language, tmp_path):
 
 def test_nothing_is_replaced_unless_by_force(language, tmp_path):
     (tmp_path / "words.json").write_text("mine")
-    with pytest.raises(G2Error, match="words.json exists already; choose another name, or replace it with --force"):
+    with pytest.raises(
+        G2Error, match="words.json exists already; choose another name, or replace it: --force, or force=True in Python"
+    ):
         export_onnx(language, tmp_path / "words.onnx")
     assert not (tmp_path / "words.onnx").exists()
     export_onnx(language, tmp_path / "words.onnx", force=True)

@@ -100,6 +100,15 @@ def hard_layers(language):
     return record_split(language, "valid", eval_gate="hard").statistics.summary()
 
 
+def test_binary_gates_have_a_scale_of_their_own_beside_others(layers, hard_layers):
+    for runs, scales in (({"a": layers, "b": hard_layers}, 2), ({"a": layers, "b": layers[:1]}, 1)):
+        axes = draw_histograms(runs, "evaluation").axes
+        assert len({each.get_ylim() for each in axes[:2]}) == scales
+        for each in axes:
+            highest = max(bar.get_height() for bar in each.patches)
+            assert each.get_ylim()[1] >= 1.1 * highest  # room for the words
+
+
 def test_binary_gates_are_two_bars(layers, hard_layers):
     for figure, number in (
         (draw_histograms({"one": hard_layers}, "hard"), 1),

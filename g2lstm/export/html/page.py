@@ -190,7 +190,7 @@ def export_html(
     if isinstance(examples, str):
         raise G2Error(f"examples must be a list of sentences, got one string; give [{examples!r}]")
     if os.path.lexists(path) and not force:
-        raise G2Error(f"{path} exists already; choose another name, or replace it with --force")
+        raise G2Error(f"{path} exists already; choose another name, or replace it: --force, or force=True in Python")
     directory = Path(getattr(getattr(run, "run", None), "path", run))
     opened = open_run(directory, eval_gate)
     payload, sentences = Payload(), list(examples)

@@ -24,6 +24,8 @@ _EDGE = float(np.log(9))  # where the sigmoid is 0.9
 def draw_histograms(runs: Mapping[str, Layers], mode: str, which: str = "all layers") -> "Figure":
     """The paper's Figures 1 and 3: how often the input and forget gates take each value, runs side by side.
 
+    Runs share a scale unless some are binary and others not, whose bars would be too small to see.
+
     Args:
         runs: summaries of statistics by run name; the layers of a run are counted together.
         mode: evaluation or training, in words.
@@ -31,14 +33,17 @@ def draw_histograms(runs: Mapping[str, Layers], mode: str, which: str = "all lay
     """
     with styled():
         figure = new_figure(max(4.2 * len(runs), 6.0), 5.6)
-        grid = figure.subplots(2, len(runs), sharex=True, sharey="row", squeeze=False)
-        for row, gate in zip(grid, ("input", "forget"), strict=True):
+        gates = ("input", "forget")
+        is_mixed = len({is_binary(layers, gate) for layers in runs.values() for gate in gates}) > 1
+        grid = figure.subplots(2, len(runs), sharex=True, sharey="none" if is_mixed else "row", squeeze=False)
+        for row, gate in zip(grid, gates, strict=True):
             for axes, (name, layers) in zip(row, runs.items(), strict=True):
                 shares = _shares(layers, gate)
                 _draw_two(axes, shares, _DARK) if is_binary(layers, gate) else _draw_bars(axes, shares)
                 axes.set_title(f"{name}\n{GATE_NAMES[gate]}" if gate == "input" else GATE_NAMES[gate])
             row[0].set_ylabel("% of values")
-            row[0].set_ylim(0, row[0].get_ylim()[1] * 1.15)
+            for axes in row if is_mixed else row[:1]:
+                axes.set_ylim(0, axes.get_ylim()[1] * 1.3)
         for axes in grid[-1]:
             axes.set_xlabel("gate value")
         figure.suptitle(f"{which}; {mode}", fontsize=10)

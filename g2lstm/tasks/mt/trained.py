@@ -136,7 +136,7 @@ class TrainedTranslationModel(TextTranslation, Trained):
         return session
 
     def c_search(self) -> Search:
-        """How `export_c` lets a program search; <unk> is a word that the program itself replaces."""
+        """How `export_c` lets a program search; `<unk>` is a word that the program itself replaces."""
         how, forbidden = self.search_facts, [] if self.target.kind == "word" else [self.target.unk_id]
 
         def read(source: Sequence[int], tokens: Sequence[int]) -> npt.NDArray[Any]:

@@ -173,7 +173,9 @@ def test_mistakes_write_nothing(run, tmp_path):
         export_html(strange, path)
     assert [one.name for one in tmp_path.iterdir()] == ["strange"]
     path.write_text("mine")
-    with pytest.raises(G2Error, match="page.html exists already; choose another name, or replace it with --force"):
+    with pytest.raises(
+        G2Error, match="page.html exists already; choose another name, or replace it: --force, or force=True in Python"
+    ):
         export_html(run, path)
     assert path.read_text() == "mine"
     export_html(run, path, force=True)
