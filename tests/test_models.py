@@ -26,6 +26,7 @@ def test_the_card_says_what_was_measured(name):
         one for one in json.loads((ROOT / name / "result.json").read_text())["scores"] if one["split"] == "test"
     )
     assert f"`{score['signature']}`" in card.replace("\\|", "|")  # as a table writes it
+    assert re.search(r"^\| licence \| CC BY.*; name ", card, re.MULTILINE)
     value = f"{score['bleu']:.2f} BLEU" if "bleu" in score else f"perplexity {score['perplexity']:.2f}"
     assert value in card
     file = json.loads((ROOT / name / "compression.json").read_text())["file"]
