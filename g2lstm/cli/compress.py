@@ -42,7 +42,7 @@ HELP = "\n\n".join(
         'What follows "pattern:" applies to modules or parameters whose names match, and the most specific pattern '
         'wins: "int8; layers.0: gates=levels:5; *.weight_ih_l0: keep".',
         "A SPEC can also be the name of a preset:",
-        "\n".join(f"  {name:<16} {text}" for name, text in PRESETS.items()),
+        "\n".join(f"  {name:<16} {text.replace('; ', ';' + chr(10) + ' ' * 19)}" for name, text in PRESETS.items()),
         "small is the best choice without training; tiny, two bits per weight, needs --finetune.",
         "Few bits cost little after a short finetune: --finetune EPOCHS trains with the weights as they will be "
         "stored, at a quarter of the recipe's learning rate, and keeps the best validation. Ctrl-C saves the state and "

@@ -33,7 +33,7 @@ def gates(
     hard_score: Annotated[bool, typer.Option("--hard-score", help="Score the split with hard and soft gates.")] = False,
     eval_gate: EvalGate = None,
     seed: Annotated[
-        int, typer.Option(min=0, max=2**63 - 1, help="The seed for noise, dropout and the choice of pairs.")
+        int, typer.Option(min=0, max=2**32 - 1, help="The seed for noise, dropout and the choice of pairs.")
     ] = 0,
     out: Annotated[
         Path | None, typer.Option(help="The folder to write to; RUN/gates by default.", callback=usable)

@@ -27,7 +27,7 @@ def generate(
     top_p: Annotated[
         float, typer.Option(help="Draw only from the likeliest tokens whose probabilities add up to P.")
     ] = 1.0,
-    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Make the draw repeatable.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Make the draw repeatable.")] = None,
     allow_unknown: Annotated[bool, typer.Option("--allow-unknown", help="Let the model produce <unk>.")] = False,
     detokenize: Annotated[
         str | None,

@@ -1,5 +1,7 @@
 """`g2lstm`: the command line. Each file has one command, or some that belong together; errors are handled here."""
 
+import inspect
+import re
 import signal
 import sys
 from types import FrameType
@@ -64,7 +66,12 @@ app.add_typer(bench.app, name="bench")
 
 
 class _Command(TyperCommand):
-    """A command whose help shows no type for flags, which take no value."""
+    """A command whose help is wrapped to the terminal, not where its docstring is; flags take no value, so no type."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        # Lines that begin with spaces are those of a list.
+        self.help = re.sub(r"(?<!\n)\n(?![\n ])", " ", inspect.cleandoc(self.help or ""))
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Its options and arguments, with those of its help."""

@@ -138,11 +138,12 @@ class TrainingBar:
             TextColumn("{task.description}", markup=False),
             *([BarColumn()] if is_wide else []),
             TextColumn("{task.percentage:.0f}%{task.fields[state]}"),
-            *([TimeElapsedColumn()] if is_wide else []),
-            TextColumn("left"),
+            *([TextColumn("after"), TimeElapsedColumn()] if is_wide else []),
             TimeRemainingColumn(),
+            TextColumn("left"),
         )
-        self.bar = Progress(*columns, console=console, speed_estimate_period=120, disable=not is_shown)
+        is_drawn = is_shown and console.is_terminal
+        self.bar = Progress(*columns, console=console, speed_estimate_period=120, disable=not is_drawn)
         self.task = self.bar.add_task("training", total=1.0, state="")
         self.title = ""  # stands before the bar
         self._smooth: float | None = None
@@ -170,7 +171,9 @@ class TrainingBar:
     def on_validation(self, progress: "TrainingProgress", validation: "Validation", is_best: bool) -> None:
         """Prints the scores, and how many of the sampled gates are binary: below 0.1 or above 0.9 in evaluation."""
         gates = [value for name, value in validation.scores.items() if name.startswith("saturation/")]
-        text = f"epoch {progress.epoch}: {scores_in_words(validation.scores)}"
+        beyond = (progress.epochs or 0) - progress.epoch  # minutes may end within an epoch
+        number = f"{progress.epochs:.1f}" if 0 < beyond < 1 else f"{progress.epoch}"
+        text = f"epoch {number}: {scores_in_words(validation.scores)}"
         if gates:
             text += f", {sum(gates) / len(gates):.0%} binary gates"
         self.on_message(text + (" (best)" if is_best else ""))

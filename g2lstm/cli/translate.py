@@ -43,7 +43,7 @@ def translate(
         float, typer.Option(help="With --sample: below 1, likely tokens become likelier; above 1, unlikely ones do.")
     ] = 1.0,
     seed: Annotated[
-        int | None, typer.Option(min=0, max=2**63 - 1, help="With --sample: make the draw repeatable.")
+        int | None, typer.Option(min=0, max=2**32 - 1, help="With --sample: make the draw repeatable.")
     ] = None,
     eval_gate: EvalGate = None,
     as_json: Annotated[

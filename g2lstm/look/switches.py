@@ -26,8 +26,8 @@ _WORDS = {
     "a conjunction": "and or but because if when while although since that which who where whether so then",
     "a negation": "not n't no never nor without",
 }
-_OPENING, _CLOSING = ("“", "``", "„", "«"), ("”", "''", "»")
-_LEFT, _RIGHT = ("(", "[", "{", "-lrb-", "-LRB-"), (")", "]", "}", "-rrb-", "-RRB-")
+_OPENING, _CLOSING = ("“", "``", "„", "«", "「", "『"), ("”", "''", "»", "」", "』")
+_LEFT, _RIGHT = ("(", "[", "{", "（", "-lrb-", "-LRB-"), (")", "]", "}", "）", "-rrb-", "-RRB-")
 _BREAKS = ("a comma", "a colon or semicolon", "a conjunction")
 _FIRST, _LATE = 3, 10
 _CONTEXT = 100  # tokens of the text so far that are kept; longer sentences are rare
@@ -114,9 +114,9 @@ def _kinds(word: str) -> list[str]:
         "a later piece of a word": word.startswith("##"),
         "a number": text == "N" or any(mark.isdigit() for mark in text),
         "punctuation": not any(mark.isalnum() for mark in text),
-        "a comma": text == ",",
-        "a full stop": text in (".", "!", "?"),
-        "a colon or semicolon": text in (":", ";", "--", "–", "—"),
+        "a comma": text in (",", "、", "，"),
+        "a full stop": text in (".", "!", "?", "。", "！", "？"),
+        "a colon or semicolon": text in (":", ";", "：", "；", "--", "–", "—"),
         "a quotation mark": text in ('"', *_OPENING, *_CLOSING),
         "a bracket": text in (*_LEFT, *_RIGHT),
         "a possessive": text in ("'s", "'"),

@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -118,8 +118,12 @@ class TextTranslation(ABC):
             progress: called with the sentences done and the total.
             **more: with torch also `eval_gate`: "soft", "tempered" or "hard"; None for the model's own.
         """
-        if isinstance(lines, str):
-            raise G2Error("lines must be a list of sentences, got one string; give [text], or use translate(text)")
+        if isinstance(lines, str) or not isinstance(lines, Iterable):
+            got = "one string" if isinstance(lines, str) else type(lines).__name__
+            raise G2Error(f"lines must be a list of sentences, got {got}; give [text], or use translate(text)")
+        lines = list(lines)
+        if other := [type(line).__name__ for line in lines if not isinstance(line, str)]:
+            raise G2Error(f"each line must be a str, got {other[0]}")
         how = self.search_facts
         if as_text:
             check_language(how.language)

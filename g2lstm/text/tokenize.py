@@ -32,6 +32,7 @@ _SPACE = "Ġ"  # how byte-pair encoding writes the space before a word
 _LONGEST = 1000  # characters of a word that byte-pair encoding is trained on: each merge goes through a whole word
 _LONG_WORD = re.compile(rf"\S{{{_LONGEST}}}(?=\S)")
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")  # scripts without spaces
+_JOINED = re.compile(rf"{_UNSPACED.pattern[:-1]}\u3000-\u303f\uff00-\uffef\ufffd]")  # and what stands among them
 _LOOK_AT = 1000  # lines, to see the script
 _SPACED_WORDS = pre_tokenizers.Split(" ", "merged_with_next")  # in text whose spaces separate punctuation too
 _LOGGER = logging.getLogger(__name__)
@@ -97,7 +98,10 @@ class Tokenizer:
         return str(found)
 
     def readable(self, ids: Sequence[int]) -> list[str]:
-        """Tokens as people can read them; if a word is several tokens, all but the first begin with ##."""
+        """Tokens as people can read them; if a word is several tokens, all but the first begin with ##.
+
+        In scripts without spaces, where no token begins a word, none does.
+        """
         words: list[str] = []
         for token_id in ids:
             token = self.token_of(token_id)
@@ -105,7 +109,8 @@ class Tokenizer:
                 words.append("␣" if token == " " else printable(token))
                 continue
             text = printable(self.backend.decoder.decode([token]).strip(" ") or "␣")
-            words.append(text if begins_word(token) or not words else f"##{text}")
+            is_first = begins_word(token) or not words or _JOINED.match(text)
+            words.append(text if is_first else f"##{text}")
         return words
 
     def bytes_of(self, token_id: int) -> bytes:

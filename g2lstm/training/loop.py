@@ -90,6 +90,7 @@ class Trainer:
             if self.learner.epoch_progress >= 1:
                 self._end_epoch()
             elif self.learner.epoch_progress > 0:  # a budget in minutes may end within an epoch
+                self.progress.epochs = self.progress.epoch + self.learner.epoch_progress
                 self._validate()
             if count := self.averaging.finish():
                 self.observer.on_message(f"the mean of the weights of the last {count} validations:")

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import subprocess
 import sys
 from importlib.abc import MetaPathFinder
@@ -149,6 +150,19 @@ def test_flags_have_no_type_in_the_help():
     told = run("train", "--help").stdout
     assert "--resume" in told
     assert "bool" not in told.lower()
+
+
+def test_help_is_wrapped_to_the_terminal():
+    told = run("train", "--help").stdout
+    assert "`g2lstm init` writes these settings into a recipe." in told  # not where the docstring has its line
+    presets = run("compress", "--help").stdout
+    assert "small            gates=levels:5;" in presets
+    assert re.search(r"\n {20}cell=int4; +\n {20}plain=int8;", presets)
+    told = run("generate", "--help").stdout
+    assert "[0<=x<=4294967295]" in told  # on one line
+    assert "Below 1, likely tokens become likelier; above 1, unlikely ones do." in " ".join(
+        re.findall(r"[\w,;.]+", told)
+    )
 
 
 def test_where_text_goes_is_said_if_it_is_an_argument():

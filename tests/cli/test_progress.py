@@ -48,6 +48,7 @@ def drawn(width, monkeypatch):
         shown.on_step(TrainingProgress(step=9, epoch=15, seconds=60.0, tokens=600_000), 0.5, {"loss": 5.4})
         scores = {"perplexity": 179.17, "bits_per_character": 1.42, "saturation/layers.0/input": 0.34}
         shown.on_validation(TrainingProgress(epoch=16), SimpleNamespace(scores=scores), is_best=True)
+        shown.on_validation(TrainingProgress(epoch=16, epochs=16.4), SimpleNamespace(scores=scores), is_best=False)
         shown.on_message("a long message " * 9)
         shown.bar.refresh()
     return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", console.file.getvalue()).replace("\r", "\n").splitlines()
@@ -58,8 +59,18 @@ def test_what_a_training_shows_fits_into_80_columns(monkeypatch):
     assert max(map(len, lines)) <= 80
     assert not any("\u2026" in line for line in lines)  # rich writes it where it cuts
     assert any(
-        re.match("run 1 of 3, binary 50%, epoch 16, perplexity 221.4, 10,000 tokens/s left ", one) for one in lines
+        re.match("run 1 of 3, binary 50%, epoch 16, perplexity 221.4, 10,000 tokens/s .* left$", one.rstrip())
+        for one in lines
     )
     assert "epoch 16: perplexity 179.17, 1.420 bits per character, 34% binary gates (best)" in lines
+    assert "epoch 16.4: perplexity 179.17, 1.420 bits per character, 34% binary gates" in lines
     assert not any("\u2501" in line for line in lines)
     assert any("\u2501" in line for line in drawn(160, monkeypatch))  # the bar
+
+
+def test_a_log_has_lines_instead_of_a_bar(monkeypatch):
+    console = Console(file=io.StringIO(), width=160)
+    monkeypatch.setattr(progress, "error_console", lambda: console)
+    with closing(progress.TrainingBar()) as shown:
+        shown.on_step(TrainingProgress(seconds=60.0), 0.5, {"loss": 0.0})
+    assert console.file.getvalue() == "50% of the training, epoch 1, perplexity 1.0, 0 tokens/s, 1 min left\n"

@@ -342,6 +342,10 @@ def test_from_python(trained):
     assert "<unk>" not in unknown
     with pytest.raises(g2lstm.G2Error, match=r"text must be a str, got list; for a list of lines, use search\(lines\)"):
         model.translate(["die frau schläft ."])
+    with pytest.raises(g2lstm.G2Error, match="lines must be a list of sentences, got int"):
+        model.search(3)
+    with pytest.raises(g2lstm.G2Error, match="each line must be a str, got int"):
+        model.search(["die frau schläft .", 3])
     with pytest.raises(AttributeError, match="a translation model has no 'generate'; it has translate and search"):
         model.generate("the")
 

@@ -65,6 +65,17 @@ def test_sub_words_and_unknown_words(tokenizer):
     assert true[-1]
 
 
+def test_punctuation_of_languages_without_spaces():
+    text = "「雨（小雨）、雪。」"
+    characters = train_word_tokenizer([text], is_split=True)
+    features = Features(characters)
+    columns = features.read(np.array(characters.encode(text))[:, None])[:, 0].T
+    true = {name: "".join(np.array(list(text))[each]) for name, each in zip(features.names, columns, strict=True)}
+    assert true["a comma"] + true["a full stop"] == "、。"
+    assert true["inside brackets"] == "小雨"
+    assert true["inside quotation marks"] == "雨（小雨）、雪。"
+
+
 @given(st.lists(st.sampled_from(sorted(set(WORDS))), min_size=2, max_size=60), st.data())
 def test_reading_in_pieces_changes_nothing(tokenizer, words, data):
     """Two texts side by side, of which the second ends first."""

@@ -187,6 +187,13 @@ def test_pieces_of_words():
     assert tokenizer.readable([tokenizer.eos_id, tokenizer.id_of("Ġ")]) == ["<eos>", "␣"]
 
 
+def test_tokens_without_spaces_between_words_are_no_pieces():
+    tokenizer = train_bpe_tokenizer(["私はその人を、先生と呼んだ。"] * 9, vocabulary=400)
+    _, tokens = encode(tokenizer, "その人と、先生を。鱓")
+    assert not any("##" in token for token in tokens)
+    assert "".join(tokens).startswith("その人と、先生を。")
+
+
 def test_a_word_tokenizer_shows_its_own_spelling():
     tokenizer = train_word_tokenizer(["the cat"], lowercase=True)
     assert encode(tokenizer, "The Dog")[1] == ["the", "Dog"]

@@ -78,6 +78,7 @@ def test_minutes_are_kept_whatever_the_machine_does(data, tmp_path, monkeypatch,
     progress = trainer.train()
     assert 0.9 * 120 <= progress.seconds <= 120 + 3 * later + progress.validation_seconds
     assert progress.epochs == progress.epoch + trainer.learner.epoch_progress
+    assert trainer.observer.epochs[-1] == progress.epochs  # known to the last validation
     assert trainer.observer.shares == sorted(trainer.observer.shares)
 
 

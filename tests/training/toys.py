@@ -67,6 +67,7 @@ class Recorder(Observer):
     def __init__(self, after=lambda progress: None):
         self.after = after
         self.messages, self.validations, self.shares, self.losses, self.tokens = [], [], [], [], []
+        self.epochs = []
 
     def on_step(self, progress, share, values):
         self.shares.append(share)
@@ -76,6 +77,7 @@ class Recorder(Observer):
 
     def on_validation(self, progress, validation, is_best):
         self.validations.append(validation)
+        self.epochs.append(progress.epochs)
 
     def on_message(self, message):
         self.messages.append(message)

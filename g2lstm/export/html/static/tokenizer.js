@@ -7,6 +7,9 @@ const PIECES = new RegExp(
   `|${SPACE}+(?![^\\t-\\r\\u0085\\p{Z}])|${SPACE}+`, "gu");
 const AT_SPACES = / [^ ]*|[^ ]+/gu;
 const UNSEEN = /(?! )[\p{C}\p{Z}]/gu;
+// Scripts without spaces between words, and what stands among them.
+const JOINED =
+  /^[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\u3000-\u303f\uff00-\uffef\ufffd]/;
 const SHORT = { "\t": "\\t", "\n": "\\n", "\r": "\\r" };
 
 // Byte-pair encoding writes each byte as a character that can be seen.
@@ -108,13 +111,14 @@ export class Tokenizer {
     return missing;
   }
 
-  /* Tokens as people can read them; if a word is several tokens, all but the first begin with ##. */
+  /* Tokens as people can read them; if a word is several tokens, all but the first begin with ##, but not in scripts
+     without spaces. */
   readable(ids) {
     return ids.map((id, place) => {
       const token = this.tokens[id];
       if (this.kind !== "bpe" || id === this.eos || id === this.unk) return token === " " ? "␣" : printable(token);
       const text = printable(utf8(bytesOf(token)).replace(/^ +| +$/g, "") || "␣");
-      return token.startsWith(CHARACTERS[32]) || place === 0 ? text : `##${text}`;
+      return token.startsWith(CHARACTERS[32]) || place === 0 || JOINED.test(text) ? text : `##${text}`;
     });
   }
 }
