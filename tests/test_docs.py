@@ -178,6 +178,7 @@ def test_the_site_is_built_and_needs_nothing_from_outside(browser, tmp_path):
     assert {"index.html", "api.html", "commands.html"} <= {page.name for page in pages}
     assert "weight_dropout" in (tmp_path / "api.html").read_text()  # an argument of G2LSTM
     assert "--eval-gate" in (tmp_path / "commands.html").read_text()
+    assert "...</li>" not in (tmp_path / "commands.html").read_text()  # whole sentences
     for page in pages:
         assert not re.search(r'<(?:script|img|iframe)[^>]* src="(?:https?:)?//', page.read_text()), page
         assert not re.search(r'<link[^>]* href="(?:https?:)?//', page.read_text()), page

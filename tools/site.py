@@ -60,4 +60,16 @@ def described() -> str:
     text = subprocess.run(ask, capture_output=True, encoding="utf-8", check=True).stdout
     text = text.partition("\n")[2]  # the page has a title
     text = re.sub(r"^  (?=\S)", "    ", text, flags=re.MULTILINE)  # an indented block of help is code
+    text = uncut(text)
     return re.sub(r"`[^`\n]+`", lambda code: html.unescape(code[0]), text)  # markdown escapes code by itself
+
+
+def uncut(text: str) -> str:
+    """Lists of commands with whole sentences; typer cuts them short. They are the first paragraphs of the sections."""
+    said = dict(re.findall(r"^#+ `([^`]+)`\n\n(.+?)\n\n", text, re.MULTILINE | re.DOTALL))
+    lines, parent = [], "g2lstm"
+    for line in text.split("\n"):
+        parent = heading[1] if (heading := re.match(r"#+ `([^`]+)`$", line)) else parent
+        cut = re.match(r"(\* `([^`]+)`: ).*\.\.\.$", line)
+        lines.append(f"{cut[1]}{said[f'{parent} {cut[2]}']}" if cut else line)
+    return "\n".join(lines)
