@@ -93,10 +93,9 @@ class G2LSTMCell(_Cell, nn.LSTMCell):
 
 
 class G2GRUCell(_Cell, nn.GRUCell):
-    """One step of a `G2GRU`; parameters, inputs and outputs are those of `torch.nn.GRUCell`.
+    """One step of a `G2GRU`; arguments, parameters, inputs and outputs are those of `torch.nn.GRUCell`.
 
     Args:
-        input_size, hidden_size, bias, device, dtype: as in `G2LSTMCell`.
         **options: those of `G2GRU`.
     """
 
