@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def generate(
     run: Run,
     prompt: Annotated[str, typer.Option(help="The beginning of the text; - reads it from standard input.")] = "",
-    tokens: Annotated[int, typer.Option(min=1, help="The number of tokens to add.")] = 50,
+    tokens: Annotated[int, typer.Option(min=1, max=2**63 - 1, help="The number of tokens to add.")] = 50,
     temperature: Annotated[
         float,
         typer.Option(

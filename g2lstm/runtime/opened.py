@@ -84,6 +84,8 @@ class Stack:
         else:
             session, residual = _session(step, weights, threads), step.get("residual", False)
             outputs, inputs = session.outputs, session.inputs
+            if residual and inputs != outputs:
+                raise G2Error(f"a layer of its structure adds its {inputs} inputs to {outputs} outputs")
             self._sessions.append(session)
             self._steps.append(lambda x: x + session.sequence(x) if residual else session.sequence(x))
         if width is None:
@@ -170,10 +172,11 @@ def _is_step(step: Any) -> bool:
     if (kind := step.get("kind")) in ("lstm", "gru"):
         gates = (LSTM if kind == "lstm" else GRU).sampled
         facts = is_whole(step.get("layers"), 1, 1000) and step.get("gates") in list(gates)
-        flags = all(type(step.get(key, False)) is bool for key in ("bias", "hard", "residual"))
+        flags = all(type({"residual": False, **step}.get(key)) is bool for key in ("bias", "hard", "residual"))
         return facts and flags and isinstance(step.get("name"), str) and _is_temperature(step.get("tau"))
     if kind in ("embedding", "linear"):
-        return isinstance(step.get("weight"), str) and isinstance(step.get("bias"), str | None)
+        has_bias = kind == "embedding" or isinstance(step.get("bias", 0), str | None)
+        return isinstance(step.get("weight"), str) and has_bias
     return isinstance(kind, str) and kind in _FUNCTIONS
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,15 +108,16 @@ def _begin(folder: Path, origin: dict[str, str | int]) -> None:
     """Says in the folder whose translations it holds; raises if they are another's."""
     file = folder / _ORIGIN
     if os.path.isfile(file):
-        if parse_json(read_bounded(file, 10_000)) != origin:
-            raise G2Error(
-                f"{folder} holds translations by another teacher, beam or text; choose another --out, or delete it"
-            )
-    elif os.path.exists(folder) and (not os.path.isdir(folder) or any(folder.iterdir())):
+        with suppress(ValueError):  # damaged, so nobody's
+            if parse_json(read_bounded(file, 10_000)) == origin:
+                return
+        raise G2Error(
+            f"{folder} holds translations by another teacher, beam or text; choose another --out, or delete it"
+        )
+    if os.path.exists(folder) and (not os.path.isdir(folder) or any(folder.iterdir())):
         raise G2Error(f"{folder}, where the translations belong, is in use; choose another --out, or delete it")
-    else:
-        with write_atomically(file) as new:
-            new.write(json.dumps(origin).encode())
+    with write_atomically(file) as new:
+        new.write(json.dumps(origin).encode())
 
 
 def _whole_lines(part: Path) -> int:

@@ -136,6 +136,7 @@ def test_what_is_measured_is_shown_before_the_rest_is(monkeypatch):
         ("eval run --splitt test", "No such option: --splitt"),
         ("bench layer --shape 1,2", "--shape takes four whole numbers above 0, such as 35,20,200,200, got '1,2'"),
         ("bench layer --rounds 0", "Invalid value for '--rounds': "),
+        ("generate run --tokens 9223372036854775808", "Invalid value for '--tokens': "),
         ("study table1 --scale huge", "Invalid value for '--scale': 'huge' is not one of 'small', 'paper'; see"),
     ],
 )

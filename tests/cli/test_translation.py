@@ -313,6 +313,8 @@ def test_bad_teachers_and_students(trained, tmp_path):
     assert "student-data exists; continue with --resume" in run(*command, "embedded-mt").stderr
     (tmp_path / "student-data/other").touch()
     assert "is in use; choose another --out" in run(*command, "embedded-mt", "--resume").stderr
+    (tmp_path / "student-data/distilled.json").write_bytes(b"\xff{")
+    assert "holds translations by another teacher" in run(*command, "embedded-mt", "--resume").stderr
     assert not (tmp_path / "student").exists()
     beside = trained.with_name("toy-student-data")
     beside.mkdir()
