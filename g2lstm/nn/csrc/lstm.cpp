@@ -41,7 +41,19 @@ void forward(const Layer& l, Real* gates, const Real* noise, const Factor* w_h, 
         const int64_t n = std::min(l.rows[s], sequences.end) - begin, at = l.offset[s] + begin;
         if (n <= 0) continue;  // for all threads that share these sequences
         const int64_t now = s % 2 * l.batch + begin;
-        multiply<Real>(&h_before[begin], n, recurrent, threads, [&](int64_t first, int count, int64_t p, auto& sum) {
+        // The last elements: the first ones lie in the cache lines of the panel before.
+        const auto fetch = [&](int64_t first, int count, int64_t p) {
+          const int64_t unit = (p + 1) * lanes - 1;
+          for (int64_t r = first; r < first + count; ++r) {
+            for (int k = 0; k < kGates; ++k) __builtin_prefetch(gates + ((at + r) * kGates + k) * H + unit, 1);
+            for (int k = 0; noise && k < l.noisy_gates; ++k)
+              __builtin_prefetch(noise + ((at + r) * l.noisy_gates + k) * H + unit);
+            __builtin_prefetch(c_before[begin + r] + unit);
+            __builtin_prefetch(cells + (at + r) * H + unit, 1);
+            __builtin_prefetch(out + (at + r) * R + unit, 1);
+          }
+        };
+        const auto finish = [&](int64_t first, int count, int64_t p, auto& sum) {
           const int64_t unit = p * lanes;
           const int used = int(std::min<int64_t>(lanes, H - unit));
           for (int k = 0; k < count; ++k) {
@@ -70,7 +82,8 @@ void forward(const Layer& l, Real* gates, const Real* noise, const Factor* w_h, 
             if (w_r) m_rounded.set(begin + r, unit, m, used);
             else h_rounded.set(now + r, unit, m, used);
           }
-        });
+        };
+        multiply<Real>(&h_before[begin], n, recurrent, threads, finish, fetch);
         if (w_r)
           multiply_into<Real>(out + at * R, R, &m_now[begin], n, projection, threads,
                               [&](int64_t r, int64_t unit, V h, int used) { h_rounded.set(now + r, unit, h, used); });

@@ -88,6 +88,7 @@ template <class Real, int Width = kGates, class Factor = Real> struct Panels {
             const int64_t unit = p * lanes + lane;
             Factor* column = to + (gate * lanes + lane) * per_lane;
             const Factor* from = weight + (gate * units + unit) * inner;
+            __builtin_prefetch(from + (k0 + 32) * per_lane);  // no pattern that the processor would see
             for (int64_t k = k0; k < k1; ++k)
               for (int one = 0; one < per_lane; ++one) {
                 const int64_t at = k * per_lane + one;
@@ -152,16 +153,19 @@ inline void product(int count, const Factor* const* rows, const Factor* panel, i
 }
 
 // Calls finish(first_row, row_count, panel, sum) for the blocks of rows x panels, which the threads divide, where
-// sum[r] = rows[first_row + r] (1, depth) x panel (depth, its columns).
-template <class Real, int Width, class Factor, class Threads, class Finish>
+// sum[r] = rows[first_row + r] (1, depth) x panel (depth, its columns). Before, ahead(first_row, row_count, panel) may
+// fetch what finish will read.
+struct Nothing { template <class... Any> void operator()(const Any&...) const {} };
+template <class Real, int Width, class Factor, class Threads, class Finish, class Ahead = Nothing>
 void multiply(const Factor* const* rows, int64_t row_count, const Panels<Real, Width, Factor>& panels,
-              Threads& threads, const Finish& finish) {
+              Threads& threads, const Finish& finish, const Ahead& ahead = {}) {
   const int64_t blocks = ceil_div(row_count, kRows);  // of nearly equal height: 20 rows are 5 + 5 + 5 + 5
   threads.divide(panels.count * blocks, [&](int64_t item) {
     const int64_t p = item / blocks, block = item % blocks;
     const Range some = share(row_count, int(block), int(blocks)), vectors = panels.vectors_of(p);
     const int count = int(some.end - some.begin);
     const Factor* const* first = rows + some.begin;
+    ahead(some.begin, count, p);
     Block<Real> sum;
     switch (vectors.end - vectors.begin) {
       case 1: product<Real, Width, 1>(count, first, panels.panel(p), panels.depth, sum); break;
@@ -174,7 +178,6 @@ void multiply(const Factor* const* rows, int64_t row_count, const Panels<Real, W
 }
 
 // to (row_count, columns) = rows x panels, or more by it. Calls also(row, column, vector, lanes used) for what it stores.
-struct Nothing { template <class... Any> void operator()(const Any&...) const {} };
 template <class Real, bool Add = false, class Factor, class Threads, class Also = Nothing>
 void multiply_into(Real* to, int64_t columns, const Factor* const* rows, int64_t row_count,
                    const Panels<Real, kGates, Factor>& panels, Threads& threads, const Also& also = {}) {

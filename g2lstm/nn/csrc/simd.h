@@ -72,6 +72,30 @@ template <class Real> inline void store(Real* to, Vector<Real> v, int count) {
   std::memcpy(to, &v, count * sizeof(Real));
 }
 
+// With masks where there are some: a copy of unknown length is a call, and the vector then waits for all its parts.
+#if defined(__AVX512F__)
+inline Vector<float> load(const float* from, int count) {
+  return (Vector<float>)_mm512_maskz_loadu_ps(__mmask16((1u << count) - 1), from);
+}
+inline void store(float* to, Vector<float> v, int count) {
+  if (count == Simd<float>::lanes) return store(to, v);
+  _mm512_mask_storeu_ps(to, __mmask16((1u << count) - 1), (__m512)v);
+}
+#elif defined(__AVX__)
+inline __m256i first_lanes(int count) {
+  const Simd<float>::Integer lane = {0, 1, 2, 3, 4, 5, 6, 7};
+  return (__m256i)(lane < count);
+}
+inline Vector<float> load(const float* from, int count) {
+  if (count == Simd<float>::lanes) return load(from);
+  return (Vector<float>)_mm256_maskload_ps(from, first_lanes(count));
+}
+inline void store(float* to, Vector<float> v, int count) {
+  if (count == Simd<float>::lanes) return store(to, v);
+  _mm256_maskstore_ps(to, first_lanes(count), (__m256)v);
+}
+#endif
+
 // 1 / x. A division takes longer than an exponential, so an approximation by the processor is refined where it exists.
 template <class Real> inline Vector<Real> reciprocal(Vector<Real> x) { return Real(1) / x; }
 #if defined(__AVX512F__)
