@@ -25,10 +25,12 @@ from g2lstm.recipes.sections import ModelSection, Recipe
 from g2lstm.tasks.cross_entropy import Guide
 from g2lstm.tasks.model import TokenModel
 from g2lstm.tasks.trained import Trained
+from g2lstm.text.corpus import TokenStream
 from g2lstm.text.tokenize import Tokenizer
 
 BINS = 20  # of the histograms that training keeps
 _GATES = ("input", "forget")
+_TOKENS = {"bpe": "sub-words", "word": "words", "character": "characters"}
 _TOKENIZER_KEYS = {"vocabulary", "joint", "min_frequency", "lowercase", "is_tokenized"}  # of `data` in a recipe
 
 RecipeT = TypeVar("RecipeT", bound=Recipe)
@@ -123,6 +125,22 @@ class Learner(ABC):
     def remarks(self) -> list[str]:
         """What the user should know before training begins, one line each."""
         return []
+
+    def summary(self, layers: str, *valid: TokenStream) -> str:
+        """What is about to be trained, in one line; the validation texts go with the tokenizers."""
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        sizes = " and ".join(f"{len(tokenizer):,}" for tokenizer in self.tokenizers)
+        both = [*zip(self.tokenizers, valid, strict=True)]
+        unknown = sum(int(text.counts(len(tokenizer))[tokenizer.unk_id]) for tokenizer, text in both)
+        share = unknown / sum(map(len, valid))
+        limits = {"minute": self.recipe.train.minutes, "epoch": self.recipe.train.epochs}
+        ends = " or ".join(
+            f"{limit:g} {unit}{'' if limit == 1 else 's'}" for unit, limit in limits.items() if limit is not None
+        )
+        return (
+            f"{parameters:,} parameters, {layers}, {sizes} {_TOKENS[self.tokenizers[0].kind]}, "
+            f"{share:.1%} of the validation text unknown; {ends}{' at most' if ' or ' in ends else ''}"
+        )
 
     @abstractmethod
     def next_batch(self) -> Any | None:

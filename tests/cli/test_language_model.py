@@ -252,7 +252,7 @@ def test_a_text_alone_is_enough(tmp_path):
     assert done.returncode == 0, done.stderr
     first = done.stderr.splitlines()[0]
     assert " parameters, layers of 12 and 8 units, " in first
-    assert " sub-words, 0.0% of the validation text unknown; 1 minutes or 1 epochs at most" in first
+    assert " sub-words, 0.0% of the validation text unknown; 1 minute or 1 epoch at most" in first
     score = json.loads(run("eval", tmp_path / "run", "--split", "test", "--json").stdout)
     assert score["unknown_share"] == 0
     written = run("init", tmp_path / "cats.txt", "--out", tmp_path / "cats.toml")

@@ -17,8 +17,6 @@ from g2lstm.text.batches import Columns, Window, sample_bptt
 from g2lstm.text.corpus import TokenStream, prepare_stream, prepare_tokenizer
 from g2lstm.text.tokenize import Tokenizer
 
-_TOKENS = {"bpe": "sub-words", "word": "words", "character": "characters"}
-
 
 class Loss(NamedTuple):
     """A training loss: what to differentiate, and its cross entropy."""
@@ -118,16 +116,8 @@ class LanguageModelLearner(Learner):
     @property
     def remarks(self) -> list[str]:
         """What is about to be trained, in one line."""
-        tokenizer, valid, train = self.tokenizers[0], self.valid.stream, self.settings
-        parameters = sum(parameter.numel() for parameter in self.model.parameters())
         widths = " and ".join(str(layer.hidden_size) for layer in self.model.lstms)
-        unknown = valid.counts(len(tokenizer))[tokenizer.unk_id] / len(valid)
-        limits = {"minutes": train.minutes, "epochs": train.epochs}
-        ends = " or ".join(f"{limit:g} {unit}" for unit, limit in limits.items() if limit is not None)
-        return [
-            f"{parameters:,} parameters, layers of {widths} units, {len(tokenizer):,} {_TOKENS[tokenizer.kind]}, "
-            f"{unknown:.1%} of the validation text unknown; {ends}{' at most' if ' or ' in ends else ''}"
-        ]
+        return [self.summary(f"layers of {widths} units", self.valid.stream)]
 
     def start_epoch(self) -> None:
         """Goes back to the first row, with zero states."""

@@ -82,7 +82,7 @@ class TranslationLearner(Learner):
 
     @property
     def remarks(self) -> list[str]:
-        """What own pairs look like, how BLEU reads a language without spaces, how many pairs are left out, and why."""
+        """The pairs, how BLEU reads a language without spaces, the model, and how many pairs are left out."""
         batches, data = self.batches, self.recipe.data
         said = []
         if data.path is not None and batches.corpus.files is not None:
@@ -92,6 +92,8 @@ class TranslationLearner(Learner):
                 said[0] += f"; read as {'tokenised' if data.is_tokenized else 'plain'} text (data.is_tokenized)"
         if remark := bleu_remark(self.recipe):
             said.append(remark)
+        layers = f"{len(self.model.encoder)} + {len(self.model.decoder)} layers of {self.recipe.model.hidden} units"
+        said.append(self.summary(layers, self.valid.source, self.valid.target))
         if not (left_out := batches.too_long + batches.empty):
             return said
         return [

@@ -240,6 +240,8 @@ def test_what_the_pairs_look_like_is_told(data, tmp_path):
     trainer.train()
     assert observer.messages[0].startswith("de to en: 60 pairs to train on, plain text, ")
     assert ("read as" in observer.messages[0]) == trainer.learner.recipe.data.is_tokenized
+    said = "7,659 parameters, 2 + 2 layers of 12 units, 11 and 11 words, 0.0% of the validation text unknown; 1 epoch"
+    assert said in observer.messages
 
 
 def test_weights_say_what_they_were_trained_on(data, tmp_path):
