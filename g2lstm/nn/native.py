@@ -120,6 +120,15 @@ def _(x, w_x, w_h, bias, extra, noise, h0, c0, *settings):  # type: ignore[no-un
     return out, torch.empty_like(h0, dtype=working), c_last, values, kept
 
 
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """The product a b. On AMD, MKL takes less time for float32 if the rows that it writes begin at whole vectors."""
+    columns = b.size(1)
+    if a.dtype != torch.float32 or columns % 8 == 0:
+        return a @ b
+    padded = a.new_empty(a.size(0), columns + -columns % 16)
+    return torch.mm(a, b, out=padded[:, :columns]).contiguous()
+
+
 @torch.autocast("cpu", enabled=False)  # type: ignore[untyped-decorator]  # callers may run backward under theirs
 def _gradients(
     d_out: Tensor | None,
@@ -174,18 +183,18 @@ def _gradients(
     if batch_sizes is None:  # h before each step: the outputs moved by one step, with no copy of them
         rest, first = (slice(0, -batch), slice(-batch, None)) if backwards else (slice(batch, None), slice(0, batch))
         moved = slice(batch, None) if backwards else slice(0, len(out) - batch)
-        d_w_h = (d_from_h[rest].t() @ out[moved]).addmm_(d_from_h[first].t(), h0)
+        d_w_h = _product(d_from_h[rest].t(), out[moved]).addmm_(d_from_h[first].t(), h0)
     else:
         before, _ = previous_rows(rows, offset, batch)
-        d_w_h = d_from_h.t() @ torch.cat([h0, out])[before]
+        d_w_h = _product(d_from_h.t(), torch.cat([h0, out])[before])
     if choice is not None:
         d_w_h = drop(d_w_h.to(working), choice)
     if c0 is not None:
         if wants_x:
-            d_x = (d_gates @ w_x).view_as(x)
+            d_x = _product(d_gates, w_x).view_as(x)
         if w_r is not None:
             d_extra = d_out.to(w_r.dtype).t() @ (_output(values, rule, c0.size(1)) * torch.tanh(kept)).to(w_r.dtype)
-        return d_x, d_gates.t() @ inputs, d_w_h, d_bias, d_extra, d_h, d_c
+        return d_x, _product(d_gates.t(), inputs), d_w_h, d_bias, d_extra, d_h, d_c
     hidden, gated = h0.size(1), 2 * h0.size(1)  # columns: r, z, then W_hn h + b_hn, which has no part of W_x, then n
     d_w_x = torch.empty_like(w_x)
     torch.mm(d_gates[:, :gated].t(), inputs, out=d_w_x[:gated])
