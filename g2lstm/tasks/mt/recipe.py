@@ -115,7 +115,8 @@ class MtTrain(TrainSection):
     """The share of the target's probability that is spread over the vocabulary."""
     best_by: Literal["bleu", "chrf", "loss"] = "bleu"
     """Which weights to keep: highest BLEU, highest chrF or lowest loss. If a recipe does not say, chrF decides where
-    your own target text has no spaces and sacreBLEU has no tokenizer for its script."""
+    your own target text has no spaces and sacreBLEU has no tokenizer for its script. The loss decides while BLEU or
+    chrF is below 1."""
 
     @field_validator("batch_size")
     @classmethod

@@ -20,6 +20,8 @@ from g2lstm.text.batches import PairBatch, TrainingBatches, evaluation_batches
 from g2lstm.text.corpus import PairCorpus, PairFiles, prepare_pairs, prepare_tokenizers, read_pairs
 from g2lstm.text.tokenize import Tokenizer
 
+_LEAST_SCORE = 1.0  # BLEU or chrF that says which weights are better; below it, chance decides, so the loss does
+
 
 class TranslationLoss(nn.Module):
     """The model and its training loss in one forward call."""
@@ -142,7 +144,9 @@ class TranslationLearner(Learner):
         scores = {"bleu": 0.0, **({"chrf": 0.0} if best_by == "chrf" else {}), "perplexity": shown_perplexity(loss)}
         if math.isfinite(loss) and not is_random:
             scores |= self._validation_scores(scores)
-        return scores, loss if best_by == "loss" else -scores[best_by]
+        if best_by == "loss":
+            return scores, loss
+        return scores, -scores[best_by] if scores[best_by] >= _LEAST_SCORE else 0.0
 
     def _validation_scores(self, wanted: Container[str]) -> dict[str, float]:
         sources, references = self._valid_texts

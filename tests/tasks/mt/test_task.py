@@ -187,6 +187,15 @@ def test_of_equal_criteria_the_lower_loss_is_better(data, tmp_path):
     assert trainer.progress.stale == 0
 
 
+def test_a_score_near_zero_is_left_to_the_loss(data, tmp_path, monkeypatch):
+    learner = make_trainer(data, tmp_path / "run", Recorder()).learner
+    learner.index = 1  # training has begun
+    for bleu, criterion in ((0.99, 0.0), (0.02, 0.0), (1.01, -1.01)):
+        monkeypatch.setattr(learner, "_validation_scores", lambda wanted, bleu=bleu: {"bleu": bleu})
+        scores, found = learner._judge(2.0)
+        assert (scores["bleu"], found) == (bleu, criterion)
+
+
 def test_checkpoints_of_earlier_versions_know_no_best_loss():
     saved = TrainingProgress(best=-12.5).model_dump(exclude={"best_loss"})
     assert TrainingProgress.model_validate(saved) == TrainingProgress(best=-12.5)
