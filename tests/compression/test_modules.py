@@ -16,6 +16,7 @@ from g2lstm.nn.record import evaluating
 from tests.compression.stacks import FORMS, matrix
 from tests.compression.twins import twin_of
 from tests.nn.layers import LENGTHS, SURFACE, Case, H, I, T, assert_same, flat, make_input, make_layer
+from tests.requirements import needs_new_compiler
 
 ROWS, COLUMNS = 13, 70
 ALL = [*FORMS, "low rank int8 int4", "low rank dense dense"]
@@ -98,6 +99,7 @@ def test_the_matrix_is_decoded_once_and_follows_the_module():
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+@needs_new_compiler
 def test_a_layer_that_was_exported_before_its_first_call_still_works(kind):
     small, x = compress(kind(I, H), "int8"), torch.randn(3, 2, I)
     sizes = {0: torch.export.Dim("time", min=2, max=99), 1: torch.export.Dim("batch", min=2, max=64)}
@@ -354,6 +356,7 @@ def test_what_is_printed():
     assert "CompressedLSTM(\n  4, 7, num_layers=1, method=gumbel, eval_gate=soft" in repr(float32(Case("plain"))[0])
 
 
+@needs_new_compiler
 def test_torch_export_leaves_a_new_model_as_it_was():
     small, x = compress(G2LSTM(I, H), "int8"), torch.randn(T, 4, I)
     sizes = {0: torch.export.Dim("time", min=2, max=99), 1: torch.export.Dim("batch", min=2, max=64)}

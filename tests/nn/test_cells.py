@@ -8,6 +8,7 @@ from torch import nn
 
 from g2lstm import G2GRU, G2LSTM, G2Error, G2GRUCell, G2LSTMCell, record_gates
 from tests.nn.layers import B, H, I, T
+from tests.requirements import needs_new_compiler
 
 CELLS = [(G2LSTMCell, nn.LSTMCell, G2LSTM), (G2GRUCell, nn.GRUCell, G2GRU)]
 BACKENDS = ["auto", "reference", "stock", "native"]
@@ -103,6 +104,7 @@ def test_noise_and_dropconnect_are_drawn_at_each_call(ours, theirs, _):
 
 @pytest.mark.parametrize("with_gradients", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("ours", "theirs", "_"), CELLS)
+@needs_new_compiler
 def test_exports_for_any_batch(ours, theirs, _, with_gradients):
     cell, sizes = ours(I, H).eval(), {0: torch.export.Dim("batch", min=2, max=64)}
     with torch.set_grad_enabled(with_gradients):

@@ -11,6 +11,7 @@ from g2lstm.nn import recurrence
 from g2lstm.nn.gate import GateRule
 from g2lstm.nn.random import draw_drop, draw_stream
 from tests.nn.layers import B, H, I, T
+from tests.requirements import needs_new_compiler
 
 SPLITS = {
     "by sequences": (96, 24, 0),
@@ -121,6 +122,7 @@ def test_the_operator_refuses_steps_that_are_not_there(sizes, gates):
 
 
 @pytest.mark.parametrize("sizes", [[1, -2000, 2004], pytest.param([2, -1, 4], marks=pytest.mark.slow)])
+@needs_new_compiler
 def test_compiled_layers_refuse_steps_that_are_not_there(sizes):
     """Under the compiler nothing can be checked before the kernel runs."""
     layer = torch.compile(G2LSTM(I, H), backend="eager")

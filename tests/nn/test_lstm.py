@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from g2lstm import G2GRU, G2LSTM, G2Error
 from g2lstm.nn.random import draw_drop, drop
 from tests.nn.layers import SURFACE, B, H, I, T, flat, make_input, make_layer
+from tests.requirements import needs_new_compiler
 
 SMALL = {"num_layers": 2, "bidirectional": True}
 
@@ -93,7 +94,7 @@ def test_autocast_gives_the_dtypes_of_torch_lstm(training, backend):
 
 
 @pytest.mark.parametrize("kind", [G2LSTM, G2GRU])
-@pytest.mark.parametrize("compiles", [True, False])
+@pytest.mark.parametrize("compiles", [pytest.param(True, marks=needs_new_compiler), False])
 def test_backward_under_autocast_is_that_outside(kind, compiles):
     layer, x, each = kind(I, H, **SMALL, noise_rate=0.0), torch.randn(T, B, I), []
     run = torch.compile(layer, backend="aot_eager", fullgraph=True) if compiles else layer
@@ -126,6 +127,7 @@ COMPILED = {"bidirectional_two_layers", "projection_no_bias", "unbatched_batch_f
         if not case.packed
     ],
 )
+@needs_new_compiler
 def test_compiles_in_evaluation_without_a_graph_break(case):
     layer = make_layer(case, torch.float32).eval()
     x, hx, _ = make_input(case, torch.float32)
@@ -166,6 +168,7 @@ def test_training_under_compile(method):
         *(pytest.param(G2LSTM, "soft", gradients, marks=pytest.mark.slow) for gradients in (True, False)),
     ],
 )
+@needs_new_compiler
 def test_exports_in_evaluation_for_any_length_and_batch(kind, eval_gate, with_gradients):
     layer = kind(I, H, **SMALL, eval_gate=eval_gate).eval()
     sizes = {0: torch.export.Dim("time", min=2, max=99), 1: torch.export.Dim("batch", min=2, max=64)}

@@ -10,6 +10,7 @@ from torch import nn
 
 from g2lstm import G2GRU, G2LSTM, G2GRUCell, G2LSTMCell, convert_
 from tests.nn.layers import B, H, I, T
+from tests.requirements import needs_new_compiler
 
 KINDS = [(G2LSTM, nn.LSTM), (G2GRU, nn.GRU), (G2LSTMCell, nn.LSTMCell), (G2GRUCell, nn.GRUCell)]
 
@@ -53,6 +54,7 @@ COMPILED = [
 
 
 @pytest.mark.parametrize(("kind", "training"), COMPILED)
+@needs_new_compiler
 def test_a_model_that_asks_compiles_whole(kind, training):
     model, x = Model({"LSTM": G2LSTM, "GRU": G2GRU}[kind](I, H)).train(training), torch.randn(T, B, I)
     model.rnn.method = "sigmoid"
@@ -64,6 +66,7 @@ def test_a_model_that_asks_compiles_whole(kind, training):
 
 
 @pytest.mark.parametrize(("kind", "training"), COMPILED)
+@needs_new_compiler
 def test_cells_compile_whole(kind, training):
     cell = {"LSTM": G2LSTMCell, "GRU": G2GRUCell}[kind](I, H)
     cell.train(training).method = "sigmoid"
