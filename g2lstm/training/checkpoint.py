@@ -50,6 +50,8 @@ def write_state(path: Path, state: Mapping[str, Any]) -> None:
     text = json.dumps({**header, "header_sha256": _digest(header)}, allow_nan=False)
     with write_atomically(path.with_suffix(".safetensors")) as file:
         file.write(content)
+        file.flush()
+        path.unlink(missing_ok=True)  # of the same step: it would be damaged until the new one is there
     with write_atomically(path) as file:
         file.write(text.encode())
 

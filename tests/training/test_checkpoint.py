@@ -142,6 +142,25 @@ def test_a_full_disk_keeps_the_last_whole_one(tmp_path, monkeypatch, write):
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.parametrize("write", [1, 2], ids=["tensors", "json"])
+def test_a_step_that_is_saved_again_is_never_half_of_each(tmp_path, monkeypatch, write):
+    for step in (1, 2):
+        save_checkpoint(tmp_path, step, {"t": torch.arange(step)})
+    replace, calls = os.replace, []
+
+    def killed(old, new):
+        replace(old, new)
+        calls.append(new)
+        if len(calls) == write:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "replace", killed)
+        save_checkpoint(tmp_path, 2, {"t": torch.arange(3)})
+    state, problems = latest_checkpoint(tmp_path)
+    assert (len(state["t"]), problems) == (1 if write == 1 else 3, [])
+
+
 def test_a_number_that_json_lacks_is_refused(tmp_path):
     with pytest.raises(ValueError, match="Out of range float"):
         save_checkpoint(tmp_path, 1, {"loss": float("nan")})
