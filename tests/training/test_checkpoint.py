@@ -154,8 +154,8 @@ def test_a_step_that_is_saved_again_is_never_half_of_each(tmp_path, monkeypatch,
         if len(calls) == write:
             raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(os, "replace", killed)
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
         save_checkpoint(tmp_path, 2, {"t": torch.arange(3)})
     state, problems = latest_checkpoint(tmp_path)
     assert (len(state["t"]), problems) == (1 if write == 1 else 3, [])
