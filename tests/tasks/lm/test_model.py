@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from g2lstm.tasks.lm.model import LanguageModel
+from tests.requirements import needs_new_compiler
 
 QUIET = {
     "words_dropout": 0.0,
@@ -148,6 +149,7 @@ def test_all_parameters_get_gradients():
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
+@needs_new_compiler
 def test_compiles_in_evaluation():
     model = small().eval()
     tokens = torch.randint(23, (4, 2))
