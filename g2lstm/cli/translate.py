@@ -24,7 +24,7 @@ def translate(
     run: Run,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
-    min_length: Annotated[int, typer.Option(min=0, help="The minimum number of target tokens per line.")] = 0,
+    min_length: Annotated[int, typer.Option(min=0, max=1000, help="The minimum number of target tokens per line.")] = 0,
     max_length: Annotated[int | None, typer.Option(min=1, help="The maximum number of target tokens per line.")] = None,
     max_source: Annotated[int, typer.Option(min=1, help="Refuse a line with more source tokens than this.")] = 1000,
     n_best: Annotated[int, typer.Option("--n-best", "--nbest", min=1, help="The number of translations per line.")] = 1,

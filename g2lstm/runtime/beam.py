@@ -200,8 +200,8 @@ def _highest(values: Floats, most: int) -> Ints:
 
 def check_lengths(lengths: Sequence[int], max_length: int | None, max_source: int | None) -> None:
     """Raises for sources that are too long, and for limits that make no sense."""
-    if max_length is not None and max_length < 1:
-        raise G2Error(f"max_length must be at least 1, got {max_length}")
+    if max_length is not None and not 1 <= max_length < _ALL:
+        raise G2Error(f"max_length must be a whole number from 1 to {_ALL - 1}, got {max_length}")
     for line, length in enumerate(lengths, start=1):
         if max_source is not None and length > max_source:
             raise G2Error(f"line {line} {too_long(length, max_source)}")

@@ -109,7 +109,7 @@ class TextTranslation(ABC):
             max_length: the maximum number of target tokens; by default twice the source and ten more.
             max_source: lines with more tokens are an error; None for no limit.
             n_best: the number of translations per line.
-            min_length: the minimum number of target tokens.
+            min_length: the minimum number of target tokens, up to 1,000.
             with_attention: keep where each target token looked, and which words belong together.
             as_text: return plain text instead of tokens; for German and English.
             sample: draw translations at random instead, in no order; `beam` then has no effect.
@@ -127,6 +127,8 @@ class TextTranslation(ABC):
         how = self.search_facts
         if as_text:
             check_language(how.language)
+        if not 0 <= min_length <= MAX_SOURCE:
+            raise G2Error(f"min_length must be 0 to {MAX_SOURCE}, got {min_length}")
         if max_length is not None and min_length > max_length:
             raise G2Error(f"min_length is {min_length}, more than max_length, which is {max_length}")
         lines = [self.cleaned(line) for line in lines]

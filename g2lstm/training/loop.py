@@ -89,14 +89,13 @@ class Trainer:
                 self._heed_requests()
             if self.learner.epoch_progress >= 1:
                 self._end_epoch()
-            elif self.learner.epoch_progress > 0:  # a budget in minutes may end within an epoch
-                self.progress.epochs = self.progress.epoch + self.learner.epoch_progress
+            self.progress.epochs = self.progress.epoch + self.learner.epoch_progress
+            if self.learner.epoch_progress > 0:  # a budget in minutes may end within an epoch
                 self._validate()
             if count := self.averaging.finish():
                 self.observer.on_message(f"the mean of the weights of the last {count} validations:")
                 self._validate()
             self._check_learnt()
-            self.progress.epochs = self.progress.epoch + self.learner.epoch_progress
             self.progress.finished = True
             self._save()
         return self.progress

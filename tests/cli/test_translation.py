@@ -138,6 +138,9 @@ def test_options_reach_the_search(trained):
     assert many.returncode == 0, many.stderr
     wrong = run("translate", trained, "--min-length", "9", "--max-length", "2", standard_input="die frau schläft .\n")
     assert "min_length is 9, more than max_length, which is 2" in wrong.stderr
+    for option in ("--min-length", "--max-length"):  # neither runs for ages nor overflows
+        huge = run("translate", trained, option, "9" * 20, standard_input="die frau schläft .\n")
+        assert (huge.returncode, "Traceback" in huge.stderr) == (2, False)
 
 
 def test_given_translations_are_scored(trained, tmp_path):

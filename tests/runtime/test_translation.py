@@ -97,7 +97,7 @@ def test_progress_and_limits(plain):
     assert seen[-1] == (3, 3)
     with pytest.raises(G2Error, match="line 2 has 3 tokens, more than max_source, which is 2"):
         model.search(["ein", "ein ein ein"], max_source=2)
-    with pytest.raises(G2Error, match="max_length must be at least 1, got 0"):
+    with pytest.raises(G2Error, match="max_length must be a whole number from 1 to 2147483647, got 0"):
         model.search(["ein"], max_length=0)
     with pytest.raises(G2Error, match="beam must be a whole number from 1 to 1000, got 0"):
         model.search(["ein"], beam=0)
