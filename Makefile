@@ -26,7 +26,7 @@ demo: $(READY)          ## train, score and compress three small models
 test: $(READY)          ## the default tests: no network, a few minutes
 	$(BIN)/python -m pytest -n auto
 
-slow: $(READY)          ## the tests that take long or need data sets
+slow: $(READY)          ## the tests that take long, need data sets or drive a browser
 	$(BIN)/python -m pytest -m slow
 
 # TORCH=2.13.0 takes that torch, where an index has others only with CUDA.

@@ -33,6 +33,14 @@ PATIENCE = 300_000  # milliseconds that a browser may take for anything
 BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items):
+    """What drives a browser is slow."""
+    for item in items:
+        if "browser" in item.fixturenames:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def _seed():
     torch.default_generator.manual_seed(0)  # torch.manual_seed also formats a stack trace, in case CUDA starts later

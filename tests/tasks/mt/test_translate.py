@@ -138,7 +138,7 @@ def test_the_model_can_be_trained_afterwards(model):
     [
         ({"max_source": 6}, "line 4 has 7 tokens, more than max_source, which is 6; split it into sentences"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"max_length": 0}, "max_length must be at least 1, got 0"),
+        ({"max_length": 0}, "max_length must be a whole number from 1 to 2147483647, got 0"),
         ({"beam": 0}, "beam must be a whole number from 1 to 1000, got 0"),
     ],
 )
