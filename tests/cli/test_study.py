@@ -122,6 +122,7 @@ def test_figures(folder, request):
     assert [run["method"] for run in numbers["runs"]] == ["sigmoid", "gumbel", "binary"], "all, whatever was trained"
 
 
+@pytest.mark.slow
 def test_the_league_of_few_bits(folder):
     only = ["ptb-300-sigmoid*", "ptb-300-gumbel*", "*2bits-sigmoid*", "*2bits-gumbel*", "*1.6bits-binary*"]
     options = ["--json", *(word for each in only[:4] for word in ("--only", each))]

@@ -262,6 +262,7 @@ def test_translations_are_drawn(trained):
     assert "--temperature and --seed are for drawing at random; add --sample" in wrong.stderr
 
 
+@pytest.mark.slow
 def test_a_student_learns_from_its_teacher(trained, tmp_path, monkeypatch):
     """Interrupted while its teacher translates, and continued with the command that it is told."""
     monkeypatch.setenv("G2LSTM_CACHE", str(trained.parent / "cache"))

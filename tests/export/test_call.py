@@ -253,7 +253,7 @@ def test_two_lengths(tmp_path):
     [
         nn.LSTM(E, H, 2, bidirectional=True),
         pytest.param(nn.GRU(E, H), marks=slow),
-        g2lstm.G2LSTM(E, H, eval_gate="hard"),
+        pytest.param(g2lstm.G2LSTM(E, H, eval_gate="hard"), marks=slow),
         pytest.param(g2lstm.G2LSTM(E, H, bidirectional=True, eval_gate="hard"), marks=slow),
     ],
     ids=str,
@@ -291,6 +291,7 @@ def test_cells(cell, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method.:DeprecationWarning")
+@slow
 def test_other_types_and_compiled_models(tmp_path):
     model = sharp(Stepping(nn.GRUCell(E, H))).double().train()
     model.kept = model.cell.weight_hh.sum()  # which deepcopy refuses

@@ -139,6 +139,7 @@ def test_the_example_runs(kind, exported):
         assert len(scope["state"]) == (4 if kind == "language" else 2)
 
 
+@pytest.mark.slow
 def test_what_becomes_float32_is_named(language, tmp_path):
     """The command's tests have a whole matrix."""
     language.model = compress(language.model, "embedding=svd:4,int8")

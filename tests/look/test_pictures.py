@@ -308,6 +308,7 @@ def test_no_texts_overlap(layers, language, translation):
     assert overlapping(draw_words({"one": language.read("the cat")}, "text")) == []
 
 
+@pytest.mark.slow
 def test_any_text_becomes_files(language, tmp_path):
     found = examine(language, "run", text=TEXT, split=None)
     names = {file.name for file in write_gallery(tmp_path, {"run with $ and $": found})}

@@ -117,7 +117,7 @@ COMMANDS = {  # that read a run, with the options that make them quick
 WITH_COUNTS = ("report", "view")  # read gates.json
 
 
-@fuzzed(few=8, many=400)
+@fuzzed(few=5, many=400)
 def test_whatever_a_file_says_commands_work_or_end_with_one_message(made, visited, tmp_path, monkeypatch, data):
     """Its values are replaced, removed and moved, so that it is JSON still; the schemas are what keeps them out."""
     monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
@@ -163,7 +163,7 @@ def studied(tmp_path_factory):
         yield folder / "out", arguments
 
 
-@fuzzed(few=8, many=400)
+@fuzzed(few=5, many=400)
 def test_whatever_a_file_says_a_study_shows_its_table_or_ends_with_one_message(studied, tmp_path, monkeypatch, data):
     monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
     source, arguments = studied
