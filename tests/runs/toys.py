@@ -56,10 +56,19 @@ def translation_run(folder, *overrides):
 
 def grow_(run, factor, token, bias):
     """Makes weights larger, so that words differ in probability, and gives one word a bias."""
-    path = run / "model.safetensors"
-    weights = {name: factor * tensor for name, tensor in load_file(path).items()}
+    weights = {name: factor * tensor for name, tensor in load_file(run / "model.safetensors").items()}
     weights["softmax_bias"][token] = bias
-    save_file(weights, path, RunDirectory(run).training_facts())
+    return _keep(run, weights)
+
+
+def replace_weight_(run, name, tensor):
+    """Takes it away if there is no tensor."""
+    weights = load_file(run / "model.safetensors") | {name: tensor}
+    return _keep(run, {name: tensor for name, tensor in weights.items() if tensor is not None})
+
+
+def _keep(run, weights):
+    save_file(weights, run / "model.safetensors", RunDirectory(run).training_facts())
     return run
 
 

@@ -10,12 +10,11 @@ from g2lstm import G2Error
 from g2lstm.compression import kernel
 from g2lstm.nn.kernel import Found
 from g2lstm.recipes.sections import GateSection
-from g2lstm.runs.directory import RunDirectory
 from g2lstm.runtime import load
 from g2lstm.runtime.weights import RunRecipe, check_is_run
 from g2lstm.tasks.lm.recipe import LmModel
 from tests.runs.test_compressed import compressed_run
-from tests.runs.toys import grow_, language_run
+from tests.runs.toys import grow_, language_run, replace_weight_
 
 BPE = ("data.tokenizer=bpe", "data.vocabulary=280")
 KINDS = [
@@ -152,10 +151,7 @@ def test_recipes_that_are_wrong(plain, before, after, message):
     ],
 )
 def test_weights_that_do_not_fit(plain, name, change, message):
-    path = plain / "model.safetensors"
-    weights, facts = load_file(path), RunDirectory(plain).training_facts()
-    weights.pop(name, None)
-    save_file(weights | ({} if change is None else {name: change}), path, facts)
+    replace_weight_(plain, name, change)
     with pytest.raises(G2Error, match=message):
         load(plain)
 

@@ -7,15 +7,13 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 import g2lstm
 from g2lstm import G2Error
-from g2lstm.runs.directory import RunDirectory
 from g2lstm.runtime import load
 from g2lstm.tasks.mt.recipe import MtModel, MtRecipe
 from tests.runs.test_compressed import compressed_run
-from tests.runs.toys import grow_, translation_run
+from tests.runs.toys import grow_, replace_weight_, translation_run
 from tests.tasks.mt.margins import best_and_margin, rounding
 
 BPE = ("data.tokenizer=bpe", "data.vocabulary=290", "data.is_tokenized=false", "data.lowercase=true")
@@ -128,9 +126,6 @@ def test_an_old_recipe_has_todays_defaults(plain):
     ],
 )
 def test_weights_that_do_not_fit(plain, name, change, message):
-    path = plain / "model.safetensors"
-    weights, facts = load_file(path), RunDirectory(plain).training_facts()
-    weights.pop(name, None)
-    save_file(weights | ({} if change is None else {name: change}), path, facts)
+    replace_weight_(plain, name, change)
     with pytest.raises(G2Error, match=message):
         load(plain)
