@@ -19,7 +19,6 @@ from g2lstm.nn.cells import GatedCell
 from g2lstm.nn.convert import shape_of, to_torch
 from g2lstm.nn.gate import GRU, LSTM, GateRule
 from g2lstm.nn.gated import Gated
-from g2lstm.nn.gru import GatedGRU
 from g2lstm.nn.kind import gate_factors
 from g2lstm.nn.layer import Weights
 from g2lstm.nn.lstm import GatedLSTM
@@ -129,9 +128,10 @@ class CompressedLSTM(StandIn, CompressedRecurrent, GatedLSTM):
         return lstm
 
 
-class CompressedGRU(StandIn, CompressedRecurrent, GatedGRU):
+class CompressedGRU(StandIn, CompressedRecurrent):
     """The layer that `compress` puts in the place of a `G2GRU` or `torch.nn.GRU`; see `CompressedRecurrent`."""
 
+    kind = GRU
     stands_for = nn.GRU
 
 

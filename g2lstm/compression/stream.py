@@ -13,11 +13,11 @@ from g2lstm.compression.causal import ModelSession
 from g2lstm.compression.encodings import Dense, Encoding
 from g2lstm.compression.kernel import open_session
 from g2lstm.compression.modules import EncodedMatrix
-from g2lstm.compression.recurrent import CompressedLSTM, session_layers, why_no_session
+from g2lstm.compression.recurrent import CompressedGRU, CompressedLSTM, session_layers, why_no_session
 from g2lstm.compression.session import Layer, Session
 from g2lstm.compression.session import TokenSession as TokenSession
 from g2lstm.errors import G2Error
-from g2lstm.nn.gru import GatedGRU
+from g2lstm.nn.gru import G2GRU
 from g2lstm.nn.lstm import G2LSTM, GatedLSTM
 from g2lstm.nn.record import evaluating, lstms
 
@@ -62,7 +62,7 @@ def stream(model: Streamable, threads: int | None = None) -> TokenSession: ...
 def stream(model: OpensStream, threads: int | None = None) -> Any: ...
 @overload
 def stream(  # type: ignore[overload-overlap]
-    model: nn.LSTM | GatedLSTM | nn.GRU | GatedGRU, threads: int | None = None
+    model: nn.LSTM | GatedLSTM | nn.GRU | G2GRU | CompressedGRU, threads: int | None = None
 ) -> Session: ...
 @overload
 def stream(

@@ -6,7 +6,7 @@ A cell is a layer whose sequences have one step: noise and DropConnect are drawn
 from typing import Any, Self, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from g2lstm.nn.gate import GRU, LSTM
 from g2lstm.nn.gated import Gated, GateOptions, WithParameters
@@ -17,32 +17,6 @@ class GatedCell(Gated):
 
     is_cell = True
     num_layers, batch_first, dropout, bidirectional, proj_size = 1, False, 0.0, False, 0
-
-    def forward(
-        self,
-        input: Tensor,
-        hx: Any = None,
-        *,
-        return_gates: bool = False,
-        noise: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Any:
-        """Takes one step as torch's cell does.
-
-        Args:
-            input: (B, I), or (I,) unbatched.
-            hx: the state before, h (B, H), in an LSTM with c (B, H); without B if unbatched; zero if not given.
-            return_gates: also return the gate values.
-            noise: the noise to use, (B, 2H), rate already applied; (B, 3H) where the output gate is sampled too. Only
-                in training.
-            generator: source of noise and DropConnect; torch's default generator if not given.
-
-        Returns:
-            (h, c) or h; with `return_gates` a pair of this and `Gates`.
-        """
-        _, states, gates = self._call(input, hx, return_gates, None if noise is None else [noise], generator)
-        state = states if len(states) == 2 else states[0]
-        return (state, gates) if return_gates else state
 
 
 class _Cell(GatedCell, WithParameters):

@@ -116,25 +116,44 @@ class Gated(nn.Module):
         hard, binary = not training and self.eval_gate == "hard", training and self.method == "binary"
         return GateRule(temperature(self.method, self.tau, self.eval_gate, training), self.gates, hard, binary)
 
-    def _call(
+    def forward(
         self,
         input: Tensor | PackedSequence,
-        hx: Any,
-        return_gates: bool,
-        noise: Sequence[Tensor] | None,
-        generator: torch.Generator | None,
-    ) -> tuple[Tensor | PackedSequence, States, Gates | None]:
-        """The output, the last states, and the gates if they are wanted."""
+        hx: Any = None,
+        *,
+        return_gates: bool = False,
+        noise: Any = None,
+        generator: torch.Generator | None = None,
+    ) -> Any:
+        """Runs the layer, or takes one step, as torch's own does.
+
+        Args:
+            input: (T, B, I), (B, T, I) if batch_first, (T, I) unbatched, or a PackedSequence; of a cell (B, I) or (I,).
+            hx: the first states, zero if not given: h (L * D, B, R) and, of an LSTM, c (L * D, B, H); without B if
+                unbatched, and without L * D of a cell.
+            return_gates: also return the gate values.
+            noise: the noise to use, a tensor per layer and direction, rate already applied: (T, B, 2H), or (N, 2H) for
+                a PackedSequence; i then f, or r then z; 3H where the output gate is sampled too. A cell takes a tensor
+                (B, 2H). Only in training.
+            generator: source of noise, DropConnect and dropout; torch's default generator if not given.
+
+        Returns:
+            output and the last states; of a cell these alone. With `return_gates` also `Gates`.
+        """
         arranged = arrange(self, input, hx)
         if noise is not None:
-            noise = arrange_noise(self, noise, arranged)
+            noise = arrange_noise(self, [noise] if self.is_cell else noise, arranged)
         device = arranged.x.device.type
         if is_autocast(arranged.x):
             with torch.autocast(device, enabled=False):
                 result, gates = self._run(arranged, torch.get_autocast_dtype(device), return_gates, noise, generator)
         else:
             result, gates = self._run(arranged, arranged.x.dtype, return_gates, noise, generator)
-        return (*arranged.restore(result), gates)
+        output, states = arranged.restore(result)
+        state = states if len(states) == 2 else states[0]
+        if self.is_cell:
+            return (state, gates) if return_gates else state
+        return (output, state, gates) if return_gates else (output, state)
 
     def _run(
         self,

@@ -1,49 +1,16 @@
 """`G2GRU`: a drop-in `torch.nn.GRU` whose reset and update gates learn to be 0 or 1."""
 
-from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
-from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
+from torch import nn
 
 from g2lstm.nn.gate import GRU
-from g2lstm.nn.gated import Gated, GateOptions, WithParameters
+from g2lstm.nn.gated import GateOptions, WithParameters
 from g2lstm.nn.stand_in import StandIn, remade
 
 
-class GatedGRU(Gated):
-    """A GRU with our gates, wherever its weights come from."""
-
-    kind = GRU
-
-    def forward(
-        self,
-        input: Tensor | PackedSequence,
-        hx: Tensor | None = None,
-        *,
-        return_gates: bool = False,
-        noise: Sequence[Tensor] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Any:
-        """Runs the layer as `torch.nn.GRU` does.
-
-        Args:
-            input: (T, B, I), (B, T, I) if batch_first, (T, I) unbatched, or a PackedSequence.
-            hx: the first state (L * D, B, H), without B if unbatched; zero if not given.
-            return_gates: also return the gate values.
-            noise: the noise to use, one tensor per layer and direction, rate already applied: (T, B, 2H), or (N, 2H)
-                for a PackedSequence; r then z. Only in training.
-            generator: source of noise, DropConnect and dropout; torch's default generator if not given.
-
-        Returns:
-            output, h, and with `return_gates` also `Gates`.
-        """
-        output, (h,), gates = self._call(input, hx, return_gates, noise, generator)
-        return (output, h, gates) if return_gates else (output, h)
-
-
-class G2GRU(WithParameters, GatedGRU, StandIn, nn.RNNBase):
+class G2GRU(WithParameters, StandIn, nn.RNNBase):
     """A gated recurrent unit with Gumbel gates; parameters, inputs and outputs are those of `torch.nn.GRU`.
 
     It is to `torch.nn.GRU` what `G2LSTM` is to `torch.nn.LSTM`; its reset and update gates are sampled.
@@ -61,6 +28,7 @@ class G2GRU(WithParameters, GatedGRU, StandIn, nn.RNNBase):
         **options: those of `G2LSTM`; `gates` can only be "rz".
     """
 
+    kind = GRU
     stands_for = nn.GRU
 
     def __init__(

@@ -1,11 +1,9 @@
 """`G2LSTM`: a drop-in `torch.nn.LSTM` whose input and forget gates learn to be 0 or 1."""
 
-from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
-from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
+from torch import nn
 
 from g2lstm.nn.checks import check_projection
 from g2lstm.nn.gate import LSTM
@@ -14,41 +12,13 @@ from g2lstm.nn.stand_in import StandIn, remade
 
 
 class GatedLSTM(Gated):
-    """An LSTM with our gates, wherever its weights come from: `G2LSTM` has parameters, a compressed layer decodes them.
-
-    A subclass has the attributes of `torch.nn.LSTM` and those of `OPTIONS`, and provides the weights.
-    """
+    """An LSTM with our gates: `G2LSTM` has parameters, a compressed layer decodes its weights."""
 
     kind = LSTM
 
     def to_lstm(self) -> nn.LSTM:
         """A `torch.nn.LSTM` with the same output in evaluation; its weights are copies."""
         raise NotImplementedError
-
-    def forward(
-        self,
-        input: Tensor | PackedSequence,
-        hx: tuple[Tensor, Tensor] | None = None,
-        *,
-        return_gates: bool = False,
-        noise: Sequence[Tensor] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Any:
-        """Runs the layer as `torch.nn.LSTM` does.
-
-        Args:
-            input: (T, B, I), (B, T, I) if batch_first, (T, I) unbatched, or a PackedSequence.
-            hx: the first states h (L * D, B, R) and c (L * D, B, H), without B if unbatched; zero if not given.
-            return_gates: also return the gate values.
-            noise: the noise to use, one tensor per layer and direction, rate already applied: (T, B, 2H), or (N, 2H)
-                for a PackedSequence; i then f, and o where that is sampled too. Only in training.
-            generator: source of noise, DropConnect and dropout; torch's default generator if not given.
-
-        Returns:
-            output, (h, c), and with `return_gates` also `Gates`.
-        """
-        output, states, gates = self._call(input, hx, return_gates, noise, generator)
-        return (output, states, gates) if return_gates else (output, states)
 
 
 class G2LSTM(WithParameters, GatedLSTM, StandIn, nn.RNNBase):
