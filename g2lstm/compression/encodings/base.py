@@ -139,8 +139,9 @@ class Encoding(ABC):
         return [slice(0, self.shape[0])]
 
     def facts(self) -> dict[str, Any]:
-        """What the header says besides kind, shape and bits per weight."""
-        return {}
+        """What the header says besides kind, shape and bits per weight: an attribute for each key of its kind."""
+        each = {key: getattr(self, key) for key in self.kinds[self.kind]}
+        return {key: one.describe() if isinstance(one, Encoding) else one for key, one in each.items()}
 
     @abstractmethod
     def pack(self) -> dict[str, Array]:
@@ -154,7 +155,7 @@ class Encoding(ABC):
     @classmethod
     @abstractmethod
     def unpack(cls, entry: "Entry", packed: Mapping[str, Array]) -> Self:
-        """Restores the matrix from its entry and from tensors with these outlines; raises if their values are wrong."""
+        """Restores the matrix from its entry and from finite tensors with these outlines; raises if a code is wrong."""
 
     @cached_property
     def packed(self) -> dict[str, Array]:
@@ -183,25 +184,25 @@ class Coded(Encoding):
 
     Attributes:
         codes: (rows, columns), int8 or int16.
+        scales: as a file holds them.
         group: columns per scale, which is then a float16 number; None for one scale per row.
     """
 
     codes: Array
+    scales: Array
     group: int | None = None
 
-    @property
-    @abstractmethod
+    @cached_property
     def group_scales(self) -> Floats:
         """The scales: (rows, groups)."""
+        return self.scales.astype(np.float32).reshape(len(self.codes), -1)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
         rows, columns = self.codes.shape
         return rows, columns
 
     def rows(self, numbers: Numbers) -> Floats:
-        """Each code times the scale of its group."""
         scales = self.group_scales[numbers]
         if self.group is not None:
             scales = scales.repeat(self.group, axis=1)[:, : self.shape[1]]
@@ -270,6 +271,8 @@ class Entry:
                 raise G2Error(f"the tensor {brief(f'{self.name}.{part}')} is missing")
             if (found := Outline(str(packed[part].dtype), packed[part].shape)) != outline:
                 raise G2Error(f"the tensor {brief(f'{self.name}.{part}')} must be {outline}, got {found}")
+            if outline.dtype.startswith("float") and not np.abs(packed[part].astype(np.float32)).max() <= GREATEST:
+                raise G2Error(f"the tensor {brief(f'{self.name}.{part}')} holds NaN or numbers beyond {GREATEST}")
         matrix = KINDS[self.kind].unpack(self, packed)
         vars(matrix)["packed"] = dict(packed)  # packing again would give the same
         if matrix.describe() != self.facts:
@@ -319,12 +322,6 @@ def check_group(group: int) -> None:
     """Raises for a group of columns that no kernel could read."""
     if not 0 < group <= LONGEST_GROUP or group % LEAST_GROUP:
         raise G2Error(f"the K of group:K must be a multiple of {LEAST_GROUP} up to {LONGEST_GROUP}, got {group}")
-
-
-def check_finite(name: str, numbers: Array) -> None:
-    """Raises for numbers in a file that are NaN, infinite or too large."""
-    if not np.abs(numbers.astype(np.float32)).max() <= GREATEST:  # false for NaN too
-        raise G2Error(f"the tensor {brief(name)} holds NaN or numbers beyond {GREATEST}")
 
 
 def bits_per_weight(size: int, weights: int) -> float:

@@ -6,17 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from g2lstm.compression.encodings.base import (
-    Arguments,
-    Array,
-    Encoding,
-    Entry,
-    Floats,
-    Numbers,
-    Outline,
-    check_finite,
-    check_values,
-)
+from g2lstm.compression.encodings.base import Arguments, Array, Encoding, Entry, Floats, Numbers, Outline, check_values
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
@@ -46,7 +36,6 @@ class Dense(Encoding):
 
     @classmethod
     def encode(cls, values: "Tensor", arguments: Arguments) -> Self:
-        """A copy in float32."""
         return cls(check_values(values).clone().numpy())  # without the copy it might be the model's own memory
 
     @classmethod
@@ -59,30 +48,23 @@ class Dense(Encoding):
 
     @property
     def kind(self) -> str:
-        """By its type."""
         return "dense" if self.values.dtype == np.float32 else "half"
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
         rows, columns = self.values.shape
         return rows, columns
 
     def rows(self, numbers: Numbers) -> Floats:
-        """The values in float32."""
         return self.values[numbers].astype(np.float32)
 
     def pack(self) -> dict[str, Array]:
-        """The values."""
         return {"values": self.values}
 
     @classmethod
     def outlines(cls, entry: Entry) -> dict[str, Outline]:
-        """The values."""
         return {"values": Outline(_DTYPES[entry.kind], entry.shape)}
 
     @classmethod
     def unpack(cls, entry: Entry, packed: Mapping[str, Array]) -> Self:
-        """Refuses values that are not finite."""
-        check_finite(f"{entry.name}.values", packed["values"])
         return cls(packed["values"])

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from g2lstm.compression.encodings.base import (
     Floats,
     Outline,
     brief,
-    check_finite,
     check_values,
 )
 from g2lstm.errors import G2Error
@@ -100,24 +99,22 @@ class Entropy(Coded):
 
     @classmethod
     def check(cls, arguments: Arguments) -> None:
-        """A number of bits that makes sense."""
         if not FEWEST <= (bits := arguments["bits"] or 0) <= MOST:
             raise G2Error(f"the B of bits:B must lie between {FEWEST} and {MOST}, got {bits}")
 
     @property
     def kind(self) -> str:
-        """By what its rows are."""
         return "entropy_zipf" if self.common else "entropy"
 
     @cached_property
     def group_scales(self) -> Floats:
-        """The scale of each row."""
         scales = self.scales[_widths(self.codes)] * _shares(len(self.codes), self.common)
         return scales.astype(np.float32)[:, None]
 
-    def facts(self) -> dict[str, Any]:
-        """The size of the packed codes, which only packing tells, and the number of common words."""
-        return {"bytes": len(self.packed["codes"])} | ({"common": self.common} if self.common else {})
+    @property
+    def bytes(self) -> int:
+        """The size of the packed codes, which only packing tells."""
+        return len(self.packed["codes"])
 
     def pack(self) -> dict[str, Array]:
         """The width of each row, then the codes of the rows of each width, in one stream of zlib."""
@@ -125,15 +122,13 @@ class Entropy(Coded):
         stream = zlib.compressobj(9, zlib.DEFLATED, _ZLIB, 9, zlib.Z_HUFFMAN_ONLY)
         content = b""
         for part in [widths, *(_joined(self.codes[widths == k], width) for k, width in enumerate(_WIDTHS))]:
-            content += stream.compress(part.tobytes()) + stream.flush(
-                zlib.Z_SYNC_FLUSH
-            )  # so that each has its own code
+            content += stream.compress(part.tobytes())
+            content += stream.flush(zlib.Z_SYNC_FLUSH)  # so that each has its own code
         content += stream.flush()
         return {"codes": np.frombuffer(bytearray(content), np.uint8), "scales": self.scales}
 
     @classmethod
     def outlines(cls, entry: Entry) -> dict[str, Outline]:
-        """Codes and scales."""
         rows, columns = entry.shape
         if entry.kind == "entropy_zipf":
             entry.whole("common", 1, 2**31 - 1)
@@ -142,8 +137,6 @@ class Entropy(Coded):
 
     @classmethod
     def unpack(cls, entry: Entry, packed: Mapping[str, Array]) -> Self:
-        """Refuses scales that are not finite, and bytes that `pack` can't have produced."""
-        check_finite(f"{entry.name}.scales", packed["scales"])
         codes = _unpack_codes(packed["codes"].tobytes(), *entry.shape)
         if codes is None:
             raise G2Error(f"the codes of {brief(entry.name)} are damaged")

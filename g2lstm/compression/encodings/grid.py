@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
@@ -71,11 +71,10 @@ class Grid(Coded):
                 f"a file has room for {HIGHEST_CODE} on either side of 0; use round:R with R of at least "
                 f"{_rounded_up(greatest / HIGHEST_CODE):g}"
             )
-        return cls(codes.to(torch.int8 if top <= 127 else torch.int16).numpy(), step)
+        return cls(codes.to(torch.int8 if top <= 127 else torch.int16).numpy(), float(step))
 
     @classmethod
     def check(cls, arguments: Arguments) -> None:
-        """Both within bounds, and C at least R."""
         step, limit = arguments["round"], arguments.get("clip")
         _check_step(step)
         if limit is not None and step is not None and not limit >= step:
@@ -83,7 +82,6 @@ class Grid(Coded):
 
     @cached_property
     def group_scales(self) -> Floats:
-        """The step for each row."""
         return np.full((len(self.codes), 1), self.step, np.float32)
 
     def row_scales(self, factor: float) -> Floats:
@@ -100,17 +98,11 @@ class Grid(Coded):
         """The number of levels from the lowest code to the highest, at least 2."""
         return max(int(self.codes.max()) - self.lowest + 1, 2)
 
-    def facts(self) -> dict[str, Any]:
-        """The step and the range of the codes."""
-        return {"step": float(self.step), "lowest": self.lowest, "levels": self.levels}
-
     def pack(self) -> dict[str, Array]:
-        """The codes, in a fraction of a bit more than their levels need."""
         return {"codes": pack_signed(self.codes, self.lowest, self.levels)}
 
     @classmethod
     def outlines(cls, entry: Entry) -> dict[str, Outline]:
-        """The packed codes."""
         _check_step(entry.number("step"))
         entry.whole("lowest", -HIGHEST_CODE - 1, HIGHEST_CODE)
         levels = entry.whole("levels", 2, MOST_LEVELS)
@@ -118,7 +110,6 @@ class Grid(Coded):
 
     @classmethod
     def unpack(cls, entry: Entry, packed: Mapping[str, Array]) -> Self:
-        """Refuses codes that are out of range."""
         codes = unpack_signed(packed["codes"], entry.shape, entry.facts["lowest"], entry.facts["levels"])
         if (top := int(np.abs(codes).max())) > HIGHEST_CODE:
             raise G2Error(f"the codes of {brief(entry.name)} must be at most {HIGHEST_CODE}, got {top}")

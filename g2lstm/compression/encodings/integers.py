@@ -3,22 +3,11 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from g2lstm.compression.encodings.base import (
-    Arguments,
-    Array,
-    Coded,
-    Entry,
-    Floats,
-    Outline,
-    check_finite,
-    check_group,
-    check_values,
-)
+from g2lstm.compression.encodings.base import Arguments, Array, Coded, Entry, Outline, check_group, check_values
 from g2lstm.compression.encodings.panels import CHUNK, pack_signed, packed_size, unpack_signed
 from g2lstm.errors import G2Error
 
@@ -62,7 +51,6 @@ class Integers(Coded):
 
     @classmethod
     def encode_quickly(cls, values: "Tensor", arguments: Arguments) -> Self:
-        """Tries fewer scales."""
         return cls._encode(values, arguments, _FEW_RATIOS)
 
     @classmethod
@@ -88,33 +76,20 @@ class Integers(Coded):
 
     @classmethod
     def check(cls, arguments: Arguments) -> None:
-        """A group that a kernel can read."""
         if "group" in arguments:
             check_group(int(arguments["group"] or 0))
 
     @property
     def kind(self) -> str:
-        """By its bits."""
         return f"int{self.bits}"
 
-    @cached_property
-    def group_scales(self) -> Floats:
-        """The scales in float32."""
-        return self.scales.astype(np.float32).reshape(len(self.codes), -1)
-
-    def facts(self) -> dict[str, Any]:
-        """The columns per group, if there are groups."""
-        return {} if self.group is None else {"group": self.group}
-
     def pack(self) -> dict[str, Array]:
-        """Codes of eight bits as they are, others packed; and the scales."""
         half = 2 ** (self.bits - 1)
         codes = self.codes if self.bits == 8 else pack_signed(self.codes, -half, 2 * half)
         return {"codes": codes, "scales": self.scales}
 
     @classmethod
     def outlines(cls, entry: Entry) -> dict[str, Outline]:
-        """Codes and scales."""
         rows, columns = entry.shape
         codes, scales = Outline("int8", (rows, columns)), Outline("float32", (rows,))
         if entry.kind != "int8":
@@ -125,13 +100,11 @@ class Integers(Coded):
 
     @classmethod
     def unpack(cls, entry: Entry, packed: Mapping[str, Array]) -> Self:
-        """Refuses scales that are not finite."""
-        bits, codes, scales = int(entry.kind[-1]), packed["codes"], packed["scales"]
-        check_finite(f"{entry.name}.scales", scales)
+        bits, codes = int(entry.kind[-1]), packed["codes"]
         if bits < 8:
             half = 2 ** (bits - 1)
             codes = unpack_signed(codes, entry.shape, -half, 2 * half).astype(np.int8)
-        return cls(codes, scales, bits, entry.facts.get("group"))
+        return cls(codes, packed["scales"], bits, entry.facts.get("group"))
 
 
 def _best_scales(groups: "Tensor", bits: int, dtype: "torch.dtype", ratios: Sequence[float]) -> "Tensor":

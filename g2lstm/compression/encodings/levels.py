@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias
 
 import numpy as np
 
@@ -13,9 +12,7 @@ from g2lstm.compression.encodings.base import (
     Array,
     Coded,
     Entry,
-    Floats,
     Outline,
-    check_finite,
     check_group,
     check_values,
 )
@@ -85,7 +82,6 @@ class Levels(Coded):
 
     @classmethod
     def check(cls, arguments: Arguments) -> None:
-        """Numbers that codes and groups can have."""
         _check_levels(levels := _count(arguments))
         if "group" in arguments:
             check_group(int(arguments["group"] or 0))
@@ -94,26 +90,14 @@ class Levels(Coded):
 
     @property
     def kind(self) -> str:
-        """By its groups."""
         return "levels" if self.group is None else "grouped_levels"
 
-    @cached_property
-    def group_scales(self) -> Floats:
-        """The scales in float32."""
-        return self.scales.astype(np.float32).reshape(len(self.codes), -1)
-
-    def facts(self) -> dict[str, Any]:
-        """The number of levels, and the columns per group if there are groups."""
-        return {"levels": self.levels} | ({} if self.group is None else {"group": self.group})
-
     def pack(self) -> dict[str, Array]:
-        """The codes, in a fraction of a bit more than their levels need, and the scales."""
         lowest, step = _codes(self.levels)
         return {"codes": pack((self.codes.astype(np.int16) - lowest) // step, self.levels), "scales": self.scales}
 
     @classmethod
     def outlines(cls, entry: Entry) -> dict[str, Outline]:
-        """Codes and scales."""
         rows, columns = entry.shape
         most = MOST if entry.kind == "levels" else MOST_IN_GROUPS
         _check_levels(levels := entry.whole("levels", 2, most))
@@ -124,8 +108,6 @@ class Levels(Coded):
 
     @classmethod
     def unpack(cls, entry: Entry, packed: Mapping[str, Array]) -> Self:
-        """Refuses scales that are not finite."""
-        check_finite(f"{entry.name}.scales", packed["scales"])
         levels = entry.facts["levels"]
         lowest, step = _codes(levels)
         numbers = unpack(packed["codes"], entry.shape[0] * entry.shape[1], levels).reshape(entry.shape)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
@@ -73,14 +73,12 @@ class LowRank(Encoding):
 
     @classmethod
     def check(cls, arguments: Arguments) -> None:
-        """Numbers that the factors can be encoded with."""
         inner = {name: number for name, number in arguments.items() if name != "svd"}
         if inner:
             FORMS[form_of(inner)].check(inner)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns of the product."""
         return self.left.shape[0], self.right.shape[1]
 
     @property
@@ -93,7 +91,6 @@ class LowRank(Encoding):
         return self.right.decode()
 
     def rows(self, numbers: Numbers) -> Floats:
-        """The rows of the left factor times the right one."""
         return self.left.rows(numbers) @ self._right
 
     def decode(self) -> Floats:
@@ -101,21 +98,14 @@ class LowRank(Encoding):
         return (self.left.decode().astype(np.float64) @ self.right.decode().astype(np.float64)).astype(np.float32)
 
     def factors(self) -> list[Encoding]:
-        """The right factor, then the left one."""
         return [self.right, self.left]
 
-    def facts(self) -> dict[str, Any]:
-        """The rank and the entries of both factors."""
-        return {"rank": self.rank, "left": self.left.describe(), "right": self.right.describe()}
-
     def pack(self) -> dict[str, Array]:
-        """The tensors of both factors: "left.values" and so on."""
         sides = {"left": self.left, "right": self.right}
         return {f"{side}.{name}": array for side, one in sides.items() for name, array in one.packed.items()}
 
     @classmethod
     def outlines(cls, entry: Entry) -> dict[str, Outline]:
-        """The tensors of both factors."""
         rows, columns = entry.shape
         rank = entry.whole("rank", 1, min(rows, columns))
         found: dict[str, Outline] = {}
@@ -129,7 +119,6 @@ class LowRank(Encoding):
 
     @classmethod
     def unpack(cls, entry: Entry, packed: Mapping[str, Array]) -> Self:
-        """From the tensors of both factors."""
         sides = []
         for side in ("left", "right"):
             own = {name.removeprefix(f"{side}."): array for name, array in packed.items() if name.startswith(side)}
