@@ -1,6 +1,10 @@
-"""How codes lie in files, packed into bytes, and in the compiled kernel, whose side is in `nn/csrc/products.h`."""
+"""How codes lie in files, packed into bytes, and in panels, as the compiled kernel and exported C read them.
+
+Their sides are in `nn/csrc/products.h` and `export/c/templates/products.c`.
+"""
 
 import functools
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -138,7 +142,8 @@ def _code_type(levels: int) -> type[np.uint8 | np.uint16]:
 
 DENSE, INT8, INT4, INT3, GROUPED_INT4, INT2, ODD3, ODD2, *_MORE = range(12)
 GROUPED_INT3, GROUPED_INT2, GROUPED_ODD3, GROUPED_ODD2 = _MORE
-CHUNKS = {2: 16, 3: 32, 4: 8, 8: 8}  # columns that are read at once, by the bits of a code; rows are padded to them
+# Columns that are read at once, by the bits of a code; rows are padded to them. The kernel has no six bits.
+CHUNKS = {2: 16, 3: 32, 4: 8, 6: 16, 8: 8}
 CHUNK = CHUNKS[8]
 LONGEST_GROUP = 4096
 
@@ -181,7 +186,7 @@ class Panels(NamedTuple):
 
 def dense_panels(values: NDArray[np.float32], panel: int) -> Panels:
     """Values (n, m) in panels of `panel` rows."""
-    return Panels(DENSE, 0, _flat(_bytes(_cut(values, panel, CHUNK).swapaxes(1, 2))))
+    return Panels(DENSE, 0, _flat(_bytes(cut(values, panel, CHUNK).swapaxes(1, 2))))
 
 
 def code_panels(
@@ -199,17 +204,17 @@ def code_panels(
     if (form := narrowest(codes, group)) is None:
         return None
     number = _FORMS[form]
-    packed, end = _pack_codes(codes, panel, form), vector_panels(scales, panel)
+    packed, end = pack_codes(codes, panel, form), vector_panels(scales, panel)
     if parts is None:
         return Panels(number, 0, np.hstack([_flat(packed), end]))
-    halves = _bytes(_cut(parts.astype(np.float16), panel, 1).swapaxes(1, 2))
+    halves = _bytes(cut(parts.astype(np.float16), panel).swapaxes(1, 2))
     return Panels(number, group, np.hstack([_interleave(packed, halves, group // CHUNKS[form.bits]), end]))
 
 
-def narrowest(codes: NDArray[Any], group: int = 0) -> Form | None:
+def narrowest(codes: NDArray[Any], group: int = 0, forms: Iterable[Form] = _FORMS) -> Form | None:
     """The form that packs codes in the fewest bits, with a scale for each row or `group` columns; None if none can."""
     lowest, highest, is_odd = codes.min(), codes.max(), bool((codes & 1).all())
-    for form in _FORMS:
+    for form in forms:
         is_readable = form.is_grouped == bool(group) and group % CHUNKS[form.bits] == 0
         if is_readable and form.is_odd <= is_odd and form.holds(lowest, highest):
             return form
@@ -218,10 +223,10 @@ def narrowest(codes: NDArray[Any], group: int = 0) -> Form | None:
 
 def vector_panels(values: NDArray[np.float32], panel: int) -> Bytes:
     """One number per row (n,), such as a bias: (panels, bytes)."""
-    return _bytes(_cut(values[:, None], panel, 1)[..., 0])
+    return _bytes(cut(values[:, None], panel)[..., 0])
 
 
-def _cut(rows: NDArray[Any], panel: int, multiple: int) -> NDArray[Any]:
+def cut(rows: NDArray[Any], panel: int, multiple: int = 1) -> NDArray[Any]:
     """Cuts rows (n, m) into panels padded with zeros: (panels, panel, columns)."""
     count, width = rows.shape
     padded = np.zeros((-(-count // panel) * panel, -(-width // multiple) * multiple), rows.dtype)
@@ -229,21 +234,21 @@ def _cut(rows: NDArray[Any], panel: int, multiple: int) -> NDArray[Any]:
     return padded.reshape(-1, panel, padded.shape[1])
 
 
-def _pack_codes(codes: NDArray[Any], panel: int, form: Form) -> Bytes:
+def pack_codes(codes: NDArray[Any], panel: int, form: Form) -> Bytes:
     """Packs codes (n, m) into bytes (panels, chunks, bytes)."""
     bits, chunk = form.bits, CHUNKS[form.bits]
     unsigned = codes.astype(np.uint8)  # modulo 256, as the sum
     unsigned += np.uint8(2**bits - 1 if form.is_odd else 2 ** (bits - 1))
     unsigned >>= np.uint8(form.is_odd)
-    rows = _cut(unsigned, panel, chunk)  # the padding may be any code: it meets zeros
+    rows = cut(unsigned, panel, chunk)  # the padding may be any code: it meets zeros
     fours = rows.reshape(*rows.shape[:2], -1, chunk // 4, 4)  # (panels, panel, chunks, fours, columns)
     a = fours.transpose(3, 0, 2, 1, 4)  # (fours, panels, chunks, panel, columns)
     if bits == 8:
         words = [a[0], a[1]]
-    elif bits == 4:
-        words = [a[0] | a[1] << 4]
-    elif bits == 2:
-        words = [a[0] | a[1] << 2 | a[2] << 4 | a[3] << 6]
+    elif bits == 6:
+        words = [a[k] | (a[3] >> 2 * k & 3) << 6 for k in range(3)]
+    elif bits != 3:
+        words = [np.bitwise_or.reduce([four << bits * k for k, four in enumerate(a)])]
     else:
         words = [a[0] | a[1] << 3 | (a[6] & 3) << 6, a[2] | a[3] << 3 | (a[7] & 3) << 6]
         words.append(a[4] | a[5] << 3 | a[6] >> 2 << 6 | a[7] >> 2 << 7)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from g2lstm.export.c.matrices import CHUNKS, ROWS, Stored, stored
+from g2lstm.compression.encodings.panels import CHUNKS
+from g2lstm.export.c.matrices import ROWS, Stored, stored
 from tests.compression.stacks import FORMS, matrix
 
 SHAPES = [(1, 1), (16, 32), (21, 70), (33, 7)]
