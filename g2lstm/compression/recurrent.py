@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -48,8 +49,7 @@ class CompressedRecurrent(Gated):
             setattr(self, name, value)
         options = layer.options() if isinstance(layer, Gated) else {"method": "sigmoid"}
         self.set_options(**(options | {"weight_dropout": 0.0}))
-        names = [list(each) for each in layer._all_weights] if isinstance(layer, nn.RNNBase) else []
-        self._names: list[list[str]] = names or [parameter_names(layer)]
+        self._all_weights = layer._all_weights if isinstance(layer, nn.RNNBase) else [parameter_names(layer)]
         self._decoded: dict[str, Decoded] = {}
         for name in parameter_names(layer):
             own = {key.rpartition(".")[2]: one for key, one in matrices.items() if key.rpartition(".")[0] == name}
@@ -63,7 +63,7 @@ class CompressedRecurrent(Gated):
     @property
     def dtype(self) -> torch.dtype:
         """The type of the decoded weights."""
-        return self._matrices(self._names[0][0])[0].like.dtype
+        return self._matrices(self._all_weights[0][0])[0].like.dtype
 
     def encodings(self, name: str) -> list[Encoding]:
         """The matrices of one parameter, such as "weight_ih_l0", in the order of torch's rows."""
@@ -75,15 +75,11 @@ class CompressedRecurrent(Gated):
     def to_dense(self) -> Any:
         """A layer of torch's own with the same output in evaluation."""
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", UserWarning
-            )  # about dropout with one layer: it came when the first one was made
+            warnings.simplefilter("ignore", UserWarning)  # about dropout with one layer: the first one had it, too
             layer = self._twin(**self._shape, device="meta")
         layer.set_options(**self.options())
-        for names in self._names:
-            for name in names:
-                values = self._dense(name).clone() if name in self._decoded else self.get_parameter(name).detach()
-                setattr(layer, name, nn.Parameter(values))
+        for name in chain.from_iterable(self._all_weights):
+            setattr(layer, name, nn.Parameter(self._tensor(name).detach()))
         theirs = next(theirs for theirs, ours in TWINS.items() if ours is self._twin)
         return to_torch(layer.train(self.training), theirs)
 
@@ -93,22 +89,16 @@ class CompressedRecurrent(Gated):
                 f"a compressed {self.kind.name} can't be trained: call model.eval() to use it; "
                 "to train further, train the model that it was made from and compress that again"
             )
-        each = []
-        for w_x, w_h, *rest in self._names:
-            others = [
-                (self._dense(name) if name in self._decoded else self.get_parameter(name)).to(dtype) for name in rest
-            ]
-            b_x, b_h = others[:2] if self.bias else (None, None)
-            w_r = others[-1] if self.proj_size else None
-            each.append(Weights(self._dense(w_x).to(dtype), self._dense(w_h).to(dtype), b_x, b_h, w_r))
-        return [each[k : k + self.directions] for k in range(0, len(each), self.directions)]
+        return super()._weights(dtype, generator)
 
     def _matrices(self, name: str) -> list[EncodedMatrix]:
         own = self.get_submodule(name)
         every = [own] if isinstance(own, EncodedMatrix) else own.children()
         return [matrix for matrix in every if isinstance(matrix, EncodedMatrix)]
 
-    def _dense(self, name: str) -> Tensor:
+    def _tensor(self, name: str) -> Tensor:
+        if name not in self._decoded:
+            return self.get_parameter(name)
         return self._decoded[name](self.encodings(name), self._matrices(name)[0].like)
 
     def extra_repr(self) -> str:

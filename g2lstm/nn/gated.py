@@ -34,7 +34,7 @@ class GateOptions(TypedDict, total=False):
 class Gated(nn.Module):
     """A recurrent layer with our gates, wherever its weights come from.
 
-    A subclass has the attributes of torch's layer and those of `OPTIONS`, and provides the weights.
+    A subclass has the attributes of torch's layer and those of `OPTIONS`.
     """
 
     kind: Kind
@@ -54,16 +54,33 @@ class Gated(nn.Module):
     backend: str
     _tau: float | None
     _eval_gate: str | None
+    _all_weights: list[list[str]]  # their names in each layer and direction
     _gate_listener: Callable[[Gates], None] | None = None  # set by `record_gates`
 
     @property
     def dtype(self) -> torch.dtype:
         """The type of the weights, and so of the input."""
-        raise NotImplementedError
+        return self._tensor(self._all_weights[0][0]).dtype
+
+    def _tensor(self, name: str) -> Tensor:
+        """The values of one parameter of torch's layer."""
+        value: Tensor = getattr(self, name)
+        return value
 
     def _weights(self, dtype: torch.dtype, generator: torch.Generator | None = None) -> list[list[Weights]]:
-        """The weights in this type, by layer and direction."""
-        raise NotImplementedError
+        """The weights in this type, by layer and direction, with DropConnect while training."""
+        each = []
+        for names in self._all_weights:
+            w_x, w_h, *rest = [self._tensor(name).to(dtype) for name in names]
+            choice = None
+            if self.training and self.weight_dropout > 0:
+                if w_h.device.type == "cpu":
+                    choice = draw_drop(self.weight_dropout, generator)
+                else:
+                    w_h = dropout(w_h, self.weight_dropout, generator)
+            b_x, b_h = rest[:2] if self.bias else (None, None)
+            each.append(Weights(w_x, w_h, b_x, b_h, rest[-1] if self.proj_size else None, choice))
+        return [each[k : k + self.directions] for k in range(0, len(each), self.directions)]
 
     def set_options(self, **options: Unpack[GateOptions]) -> None:
         """Sets all options: these, and the defaults of the others."""
@@ -230,30 +247,6 @@ class Gated(nn.Module):
 
 class WithParameters(Gated):
     """A layer with our gates that has the parameters of torch's layer."""
-
-    _all_weights: list[list[str]]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the parameters."""
-        first: Tensor = getattr(self, self._all_weights[0][0])
-        return first.dtype
-
-    def _weights(self, dtype: torch.dtype, generator: torch.Generator | None = None) -> list[list[Weights]]:
-        """By layer and direction, with DropConnect while training."""
-        each = [self._direction_weights(names, dtype, generator) for names in self._all_weights]
-        return [each[k : k + self.directions] for k in range(0, len(each), self.directions)]
-
-    def _direction_weights(self, names: list[str], dtype: torch.dtype, generator: torch.Generator | None) -> Weights:
-        w_x, w_h, *rest = [getattr(self, name).to(dtype) for name in names]
-        choice = None
-        if self.training and self.weight_dropout > 0:
-            if w_h.device.type == "cpu":
-                choice = draw_drop(self.weight_dropout, generator)
-            else:
-                w_h = dropout(w_h, self.weight_dropout, generator)
-        b_x, b_h = rest[:2] if self.bias else (None, None)
-        return Weights(w_x, w_h, b_x, b_h, rest[-1] if self.proj_size else None, choice)
 
     def extra_repr(self) -> str:
         """The arguments of torch's layer that differ from its defaults, followed by ours."""
