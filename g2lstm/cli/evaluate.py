@@ -225,7 +225,7 @@ def verify(
     Example: `g2lstm verify runs/ptb-small --split test`
     """
     from g2lstm.runs.trained import load
-    from g2lstm.runs.verify import verify as compare
+    from g2lstm.runs.trained import verify as compare
 
     trained = load(run)
     scores = [score for score in trained.run.results() if split in (None, score.split)]

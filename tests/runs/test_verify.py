@@ -11,8 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from g2lstm import G2Error
 from g2lstm.runs.directory import RunDirectory
-from g2lstm.runs.trained import load
-from g2lstm.runs.verify import verify
+from g2lstm.runs.trained import load, verify
 from tests.cli.command import run as command
 from tests.runs.toys import language_run, translation_run
 
