@@ -4,7 +4,8 @@ import errno
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -90,6 +91,41 @@ def write_atomically(path: Path) -> Iterator[BinaryIO]:
         ) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file completely or not at all; see `write_atomically`."""
+    with write_atomically(path) as file:
+        file.write(content)
+
+
+def refuse_existing(folder: Path, names: Sequence[str]) -> None:
+    """Raises if one of these files exists."""
+    if taken := [folder / name for name in names if os.path.lexists(folder / name)]:
+        raise G2Error(
+            f"{taken[0]} exists already; choose another name, or replace it: --force, or force=True in Python"
+        )
+
+
+@contextmanager
+def together(path: Path, names: Sequence[str]) -> Iterator[Path]:
+    """A temporary folder for files that get these names beside `path` together, or not at all after an error."""
+    parent = path.parent
+    is_new = not parent.exists()
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=parent) as temporary:
+            yield (folder := Path(temporary))
+            for name in names:
+                with (folder / name).open("rb") as file:
+                    os.fsync(file.fileno())
+            for name in names:
+                os.replace(folder / name, parent / name)
+    except OSError as error:
+        raise G2Error(f"can't write {path}: {error.strerror or error}; choose another place with --out") from None
+    finally:
+        if is_new and parent.is_dir() and not any(parent.iterdir()):
+            parent.rmdir()
 
 
 def make_folder(folder: Path) -> None:

@@ -282,6 +282,12 @@ def copied(model: Model, memo: dict[int, Any]) -> Model:
         ) from error
 
 
+def plain(model: nn.Module) -> nn.Module:
+    """The model in float32 on the CPU, or a copy of it."""
+    is_plain = all(p.dtype == torch.float32 and p.device.type == "cpu" for p in model.parameters())
+    return model if is_plain else copied(model, {}).to("cpu", torch.float32)
+
+
 def refuse_scripted(model: nn.Module) -> None:
     """Raises for a model of which a part was compiled by TorchScript."""
     for name, module in model.named_modules():

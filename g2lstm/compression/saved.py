@@ -24,7 +24,7 @@ from g2lstm.compression.recurrent import why_no_session
 from g2lstm.compression.spec import Spec
 from g2lstm.compression.stream import Streamable
 from g2lstm.errors import G2Error
-from g2lstm.files import write_atomically
+from g2lstm.files import write_whole
 from g2lstm.nn.checks import check_module
 from g2lstm.nn.convert import Model
 from g2lstm.nn.gate import GateRule
@@ -159,9 +159,7 @@ def save(model: nn.Module, path: str | Path) -> None:
         model: from `compress`.
         path: the file; one that exists is replaced only when the new one is complete.
     """
-    content = content_of(model)
-    with write_atomically(Path(path)) as file:
-        file.write(content)
+    write_whole(Path(path), content_of(model))
 
 
 def content_of(model: nn.Module) -> bytes:

@@ -35,7 +35,7 @@ from g2lstm.compression.spec import Spec, encode
 from g2lstm.compression.straight_through import preparations
 from g2lstm.compression.targets import find_targets
 from g2lstm.errors import G2Error
-from g2lstm.files import parse_json, read_bounded, write_atomically
+from g2lstm.files import parse_json, read_bounded, write_whole
 from g2lstm.nn.checks import check_module
 
 _MAX_BYTES = 2**26
@@ -64,8 +64,7 @@ class Journal:
         """Keeps a loss."""
         self.losses[name] = loss
         if self.path is not None:
-            with write_atomically(self.path) as file:
-                file.write(json.dumps({"key": self._key, "losses": self.losses}, indent=1).encode())
+            write_whole(self.path, json.dumps({"key": self._key, "losses": self.losses}, indent=1).encode())
 
 
 Measure: TypeAlias = Callable[[nn.Module], float]

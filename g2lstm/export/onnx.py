@@ -3,7 +3,6 @@
 import copy
 import importlib.util
 import json
-import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from g2lstm.compression.model import plain
 from g2lstm.errors import G2Error
-from g2lstm.export.files import folder_for, plain, refuse_existing, write
+from g2lstm.files import refuse_existing, together
 from g2lstm.nn.checks import checked_option
 from g2lstm.nn.record import evaluating, gated
 from g2lstm.version import __version__
@@ -105,24 +105,22 @@ def export_onnx(
     if not force:
         refuse_existing(path.parent, kept)
 
-    with evaluating(module, eval_gate), torch.no_grad(), folder_for(path) as folder:
+    with evaluating(module, eval_gate), torch.no_grad(), together(path, kept) as folder:
         if activations == "int8" and any(layer.gate_rule().hard for layer in gated(module)):
             raise G2Error("int8 activations would flip hard gates at random near 0; use float32 activations")
         parts = exporter.parts()
         graphs = {name: trace(part, activations) for name, part in parts.items()}
         found = []
         for name, graph in graphs.items():
-            write(folder / names[name], graph.model.SerializeToString())
+            (folder / names[name]).write_bytes(graph.model.SerializeToString())
             found.append(check(parts[name], folder / names[name], activations))
         agreement = Agreement(max(one.difference for one in found), max(one.tolerance for one in found))
         for ending, content in exporter.files.items():
-            write(folder / f"{path.stem}.{ending}", content)
+            (folder / f"{path.stem}.{ending}").write_bytes(content)
         facts = _describe(exporter, parts, graphs, names, path.stem) | {
             "checked": {"difference": agreement.difference, "tolerance": agreement.tolerance}
         }
-        write(folder / f"{path.stem}.json", json.dumps(facts, indent=2).encode())
-        for name in kept:
-            os.replace(folder / name, path.parent / name)
+        (folder / f"{path.stem}.json").write_text(json.dumps(facts, indent=2))
     expanded = tuple(dict.fromkeys(name for graph in graphs.values() for name in graph.expanded))
     if expanded:
         how = "; with int8 activations those of eight bits stay packed, except the right factors of embeddings"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from g2lstm.errors import G2Error
-from g2lstm.files import write_atomically
+from g2lstm.files import write_whole
 from g2lstm.look.counts import Recording, record_reading, record_split
 from g2lstm.look.pictures.histograms import draw_histograms, draw_layers, draw_sigmoid
 from g2lstm.look.pictures.sentence import draw_timelines, draw_units, draw_words
@@ -153,8 +153,7 @@ def write_gallery(folder: Path, runs: Mapping[str, Findings]) -> list[Path]:
     layers = {name: each.numbers["layers"] for name, each in runs.items()}
     modes = " / ".join(dict.fromkeys(each.numbers["mode"] for each in runs.values()))
     files = [folder / "gates.json"]
-    with write_atomically(files[0]) as file:
-        file.write(json.dumps(as_object(runs), ensure_ascii=False, allow_nan=False, indent=1).encode())
+    write_whole(files[0], json.dumps(as_object(runs), ensure_ascii=False, allow_nan=False, indent=1).encode())
     files += save(draw_histograms(layers, modes), folder / "histograms")
     files += save(draw_layers(layers, modes), folder / "layers")
     files += save(draw_sigmoid(layers, modes), folder / "sigmoid")

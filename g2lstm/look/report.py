@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from g2lstm.errors import G2Error
-from g2lstm.files import write_atomically
+from g2lstm.files import write_whole
 from g2lstm.look.examine import count_some, explained_on, named_runs
 from g2lstm.look.pictures.curve import Shrunk, draw_shrunk
 from g2lstm.look.pictures.histograms import draw_layers
@@ -88,8 +88,7 @@ def write_report(
             readings.setdefault(text, {})[name] = trained.read(text)
     sections += [_histograms(counts), _explained(counts), _sentences(readings, counts), compressed]
     sections += [_scores(runs), _settings(runs), _recipes(runs)]
-    with write_atomically(out) as file:
-        file.write(_page(", ".join(runs), [section for section in sections if section]).encode())
+    write_whole(out, _page(", ".join(runs), [section for section in sections if section]).encode())
 
 
 def check_out(out: Path) -> None:

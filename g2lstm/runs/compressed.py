@@ -21,7 +21,7 @@ from g2lstm.compression.model import compress, group_sizes
 from g2lstm.compression.search import Search, Show
 from g2lstm.compression.spec import PRESETS, Spec
 from g2lstm.errors import G2Error
-from g2lstm.files import write_atomically
+from g2lstm.files import write_whole
 from g2lstm.runs.directory import TABLE, RunDirectory, compressed_weights
 from g2lstm.runs.trained import load, score
 from g2lstm.tasks.model import TokenModel
@@ -204,15 +204,13 @@ def write_run(folder: Path, run: RunDirectory, model: nn.Module, spec: Spec) -> 
     content = compressed_weights(model, spec, run.training_facts())
     files = {path.name: path.read_bytes() for path in (run.recipe_file, *run.tokenizer_files)}
     for name, written in (files | {run.model_file.name: content}).items():
-        with write_atomically(folder / name) as file:
-            file.write(written)
+        write_whole(folder / name, written)
     write_json(folder / run.result_file.name, {"scores": []})
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Writes a JSON object for people and programs."""
-    with write_atomically(path) as file:
-        file.write(json.dumps(values, indent=2).encode())
+    write_whole(path, json.dumps(values, indent=2).encode())
 
 
 JOURNAL = "search.json"  # in the run: what was measured

@@ -22,7 +22,7 @@ from g2lstm.compression.spec import Spec
 from g2lstm.compression.storage import HEADER, parse_header
 from g2lstm.compression.straight_through import preparations
 from g2lstm.errors import G2Error
-from g2lstm.files import in_order, read_bounded, write_atomically
+from g2lstm.files import in_order, read_bounded, write_whole
 from g2lstm.recipes.files import read_tables, recipe_to_toml, seal, tables_hash
 from g2lstm.recipes.sections import Recipe
 from g2lstm.runs.records import MAX_BYTES, CompressionReport, GatesFile, MetricsLine, Result, Score
@@ -119,7 +119,7 @@ class RunDirectory:
         run.check_new()
         for name, tokenizer in tokenizers.items():
             tokenizer.save(path / name)
-        run._write(run.recipe_file, seal(recipe_to_toml(recipe)).encode())
+        write_whole(run.recipe_file, seal(recipe_to_toml(recipe)).encode())
         return run
 
     def check_new(self) -> None:
@@ -188,7 +188,7 @@ class RunDirectory:
         else:
             plain = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
             content = in_order(save(plain, metadata | {"version": str(PLAIN)}))
-        self._write(self.model_file, content)
+        write_whole(self.model_file, content)
         for unfinished in self.path.glob(f".{self.model_file.name}.*.tmp"):  # left by a process that was killed
             unfinished.unlink()
 
@@ -276,7 +276,7 @@ class RunDirectory:
         """Adds a score; it replaces one with the same signature."""
         others = [score for score in self.results() if score.signature != result["signature"]]
         kept = [score.model_dump(exclude_unset=True) for score in others]
-        self._write(self.result_file, json.dumps({"scores": [*kept, dict(result)]}, indent=2).encode())
+        write_whole(self.result_file, json.dumps({"scores": [*kept, dict(result)]}, indent=2).encode())
 
     def signature(self, **facts: object) -> str:
         """How a score was obtained, for people to read: versions, recipe, seed, data and options."""
@@ -320,7 +320,3 @@ class RunDirectory:
                 "the link, or link the whole run directory"
             )
         return path
-
-    def _write(self, path: Path, content: bytes) -> None:
-        with write_atomically(path) as file:
-            file.write(content)

@@ -16,7 +16,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from g2lstm.errors import G2Error
-from g2lstm.files import parse_json, read_bounded, write_atomically
+from g2lstm.files import parse_json, read_bounded, write_atomically, write_whole
 
 VERSION = 2
 _MAX_JSON_BYTES = 2**26
@@ -52,8 +52,7 @@ def write_state(path: Path, state: Mapping[str, Any]) -> None:
         file.write(content)
         file.flush()
         path.unlink(missing_ok=True)  # of the same step: it would be damaged until the new one is there
-    with write_atomically(path) as file:
-        file.write(text.encode())
+    write_whole(path, text.encode())
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

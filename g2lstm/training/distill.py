@@ -10,7 +10,7 @@ from typing import Any
 
 from g2lstm.compression.spec import Spec
 from g2lstm.errors import G2Error
-from g2lstm.files import parse_json, read_bounded, write_atomically
+from g2lstm.files import parse_json, read_bounded, write_whole
 from g2lstm.recipes.files import is_own_text, read_tables
 from g2lstm.recipes.sections import AdamW
 from g2lstm.runs.directory import RunDirectory
@@ -116,8 +116,7 @@ def _begin(folder: Path, origin: dict[str, str | int]) -> None:
         )
     if os.path.exists(folder) and (not os.path.isdir(folder) or any(folder.iterdir())):
         raise G2Error(f"{folder}, where the translations belong, is in use; choose another --out, or delete it")
-    with write_atomically(file) as new:
-        new.write(json.dumps(origin).encode())
+    write_whole(file, json.dumps(origin).encode())
 
 
 def _whole_lines(part: Path) -> int:

@@ -1,7 +1,6 @@
 """`export_c`: a model as C files, which get their names together or not at all."""
 
 import math
-import os
 import subprocess
 import warnings
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from g2lstm.compression.causal import ModelSession
-from g2lstm.compression.model import refuse_scripted
+from g2lstm.compression.model import plain, refuse_scripted
 from g2lstm.compression.stream import Streamable, stream
 from g2lstm.errors import G2Error
 from g2lstm.export.c.program import Program
@@ -24,7 +23,7 @@ from g2lstm.export.c.step import Sizes, Step, sources, tokens_source
 from g2lstm.export.c.text import array, is_identifier, template
 from g2lstm.export.c.trace import layer_step, token_step, traced_step
 from g2lstm.export.c.translation import Search, Translating, TranslationParts, Translator, translation_sources
-from g2lstm.export.files import folder_for, plain, refuse_existing, write
+from g2lstm.files import refuse_existing, together
 from g2lstm.nn.checks import checked_option
 from g2lstm.nn.record import evaluating, gated
 
@@ -182,12 +181,10 @@ def export_c(
         else:
             files, sizes, allowed = _step(module, example, name, list(texts))
     files |= {f"{name}_tokens.c": tokens_source(name, texts)} if texts else {}
-    with folder_for(path) as folder:
+    with together(path, names) as folder:
         for own, text in files.items():
-            write(folder / own, text.encode())
+            (folder / own).write_bytes(text.encode())
         checked = None if compiler is None else _check(folder, name, compiler)
-        for own in files:
-            os.replace(folder / own, path.parent / own)
     return CExport(tuple(path.parent / own for own in files), sizes, allowed, checked)
 
 

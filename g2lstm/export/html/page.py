@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from g2lstm.compression.encodings import Coded, Dense, Encoding
 from g2lstm.compression.gate_weights import LayerWeights
 from g2lstm.errors import G2Error
-from g2lstm.files import read_bounded, write_atomically
+from g2lstm.files import read_bounded, refuse_existing, write_whole
 from g2lstm.page.palette import css_variables
 from g2lstm.runtime.beam import LIMIT_MORE, LIMIT_PER_TOKEN
 from g2lstm.runtime.language import LanguageModel, LanguageParts
@@ -189,8 +189,8 @@ def export_html(
         raise G2Error(f"the name of a page must end in .html, got {str(path)!r}; use a name such as model.html")
     if isinstance(examples, str):
         raise G2Error(f"examples must be a list of sentences, got one string; give [{examples!r}]")
-    if os.path.lexists(path) and not force:
-        raise G2Error(f"{path} exists already; choose another name, or replace it: --force, or force=True in Python")
+    if not force:
+        refuse_existing(path.parent, [path.name])
     directory = Path(getattr(getattr(run, "run", None), "path", run))
     opened = open_run(directory, eval_gate)
     payload, sentences = Payload(), list(examples)
@@ -220,8 +220,7 @@ def export_html(
         raise G2Error(
             f"the title and the examples must be valid Unicode, got half of a surrogate pair in {error.object!r}"[:300]
         ) from None
-    with write_atomically(path) as file:
-        file.write(content)
+    write_whole(path, content)
     return HtmlExport(path, len(content), payload.weights)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from g2lstm.errors import G2Error
-from g2lstm.files import write_atomically
+from g2lstm.files import write_whole
 from g2lstm.lab.study.plan import Measurement, PlannedRun, Study
 from g2lstm.recipes.files import differences
 from g2lstm.runs.directory import RunDirectory
@@ -163,8 +163,7 @@ def weights_of(path: Path) -> str | None:
 def keep(path: Path, name: str, values: Mapping[str, Any]) -> None:
     """Writes a JSON file about the run in `path`, with a line for each key."""
     lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
-    with write_atomically(RunDirectory(path).own(FOLDER) / f"{name}.json") as file:
-        file.write(f"{{\n{lines}\n}}\n".encode())
+    write_whole(RunDirectory(path).own(FOLDER) / f"{name}.json", f"{{\n{lines}\n}}\n".encode())
 
 
 def read(file: Path, kind: type[RecordT]) -> RecordT:
