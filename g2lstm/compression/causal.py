@@ -46,12 +46,6 @@ class _InItsPlace(nn.Module):
 class Kept(_InItsPlace):
     """A recurrent layer inside a session, which goes on from its last state; in the compiled kernel where it can.
 
-    Args:
-        layer: the layer.
-        name: in the model, for messages.
-        batch: the number of streams.
-        threads: see `ModelSession`.
-
     Attributes:
         state: after the last step, as the layer returns it, but always a tuple; None at the start.
         was_called: in this step.
@@ -130,12 +124,7 @@ class Kept(_InItsPlace):
 
 
 class PackedLinear(_InItsPlace):
-    """A compressed linear layer inside a session, which multiplies one vector straight from its codes.
-
-    Args:
-        layer: the layer.
-        threads: see `ModelSession`.
-    """
+    """A compressed linear layer inside a session, which multiplies one vector straight from its codes."""
 
     def __init__(self, layer: CompressedLinear, threads: int | None) -> None:
         super().__init__(layer)

@@ -130,11 +130,9 @@ class KernelSession(Session):
     After a fork the child can continue with a session, unless another thread was using it at that moment.
 
     Args:
-        layers: the first reads x, every other one reads the one before.
-        hard: the gates that are 1[a >= 0] instead of a sigmoid: "", "if" or "ifo".
+        layers, hard, softmax: as in `Session`.
         threads: at most this many; if not given, as many as torch uses, or one per processor without torch. Small
             stacks use fewer. The results do not depend on it.
-        softmax: on top of the last layer.
 
     Attributes:
         threads: the number in use.

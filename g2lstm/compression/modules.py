@@ -164,12 +164,7 @@ class Compressed(nn.Module):
 
 
 class CompressedLinear(Compressed):
-    """A `torch.nn.Linear` with encoded weights; its bias is as it was.
-
-    Args:
-        linear: the layer that it replaces.
-        encoded: the weights.
-    """
+    """What replaces a `torch.nn.Linear`; its bias is as it was."""
 
     bias: nn.Parameter | None
 
@@ -184,12 +179,7 @@ class CompressedLinear(Compressed):
 
 
 class CompressedEmbedding(Compressed):
-    """A `torch.nn.Embedding` with encoded weights.
-
-    Args:
-        embedding: the layer that it replaces.
-        encoded: the weights.
-    """
+    """What replaces a `torch.nn.Embedding`."""
 
     def __init__(self, embedding: nn.Embedding, encoded: EncodedMatrix) -> None:
         super().__init__(encoded)
@@ -202,12 +192,7 @@ class CompressedEmbedding(Compressed):
 
 
 class CompressedConvolution(Compressed):
-    """A convolution with encoded weights; its bias is as it was.
-
-    Args:
-        convolution: the layer that it replaces.
-        encoded: the weights, (outputs, everything else).
-    """
+    """What replaces a convolution, with weights (outputs, everything else); its bias is as it was."""
 
     bias: nn.Parameter | None
     _plain: Any

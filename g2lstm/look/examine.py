@@ -61,19 +61,9 @@ def examine(
 ) -> Findings:
     """Count the gates of a trained model over a split of its own data, and read a text.
 
-    Args:
-        trained: the model and its tokenizers.
-        name: the run's name, for people.
-        split: "train", "valid" or "test"; None to count only the gates of the text.
-        samples: the maximum number of windows of text or sentence pairs to count.
-        text: a sentence to read.
-        target: its translation, which the decoder reads instead of its own.
-        eval_gate: "soft", "tempered" or "hard"; None for the model's own.
-        training: count as in training, with noise.
-        seed: seeds noise, dropout and the choice of pairs.
-        hard_score: also score the split with hard and soft gates.
-        data_dir: where the named data sets are.
-        progress: called during each step with what is done and the total.
+    Without a `split`, only the gates of the text are counted. The decoder reads `target`, if it is given, instead of
+    its own translation; `hard_score` also scores the split with hard and soft gates. `name` is the run's, for people;
+    all else is as for `record_split`.
     """
     mode: dict[str, Any] = {"eval_gate": eval_gate, "training": training, "seed": seed}
     reading = None if text is None else trained.read(text, target=target, **mode)

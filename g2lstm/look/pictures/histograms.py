@@ -1,4 +1,7 @@
-"""Histograms of gates: all layers together, layer by layer, and in the saturated parts of the sigmoid."""
+"""Histograms of gates: all layers together, layer by layer, and in the saturated parts of the sigmoid.
+
+They are drawn from summaries of statistics by run name; a mode, evaluation or training, is in words.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,12 +27,8 @@ _EDGE = float(np.log(9))  # where the sigmoid is 0.9
 def draw_histograms(runs: Mapping[str, Layers], mode: str, which: str = "all layers") -> "Figure":
     """The paper's Figures 1 and 3: how often the input and forget gates take each value, runs side by side.
 
-    Runs share a scale unless some are binary and others not, whose bars would be too small to see.
-
-    Args:
-        runs: summaries of statistics by run name; the layers of a run are counted together.
-        mode: evaluation or training, in words.
-        which: which layers these are, in words; the paper shows the decoder's first.
+    The layers of a run are counted together; `which` says in words which they are. Runs share a scale unless some are
+    binary and others not, whose bars would be too small to see.
     """
     with styled():
         figure = new_figure(max(4.2 * len(runs), 6.0), 5.6)
@@ -83,12 +82,7 @@ def _draw_two(axes: "Axes", shares: npt.NDArray[np.float64], colour: str, number
 
 
 def draw_layers(runs: Mapping[str, Layers], mode: str) -> "Figure":
-    """A panel for each layer and gate, with a line for each run.
-
-    Args:
-        runs: summaries of statistics by run name.
-        mode: evaluation or training, in words.
-    """
+    """A panel for each layer and gate, with a line for each run."""
     found = list(dict.fromkeys(layer["title"] for layers in runs.values() for layer in layers))
     titles, mode = found[:_MAX_LAYERS], mode if len(found) <= _MAX_LAYERS else f"the first {_MAX_LAYERS} layers; {mode}"
     edges = np.linspace(0, 1, _BARS + 1)
@@ -121,10 +115,6 @@ def draw_sigmoid(runs: Mapping[str, Layers], mode: str) -> "Figure":
     """The paper's Figure 2: the sigmoid, flat below 0.1 and above 0.9, over the share of each run's gates there.
 
     If all gates are 0 or 1, it is a step instead.
-
-    Args:
-        runs: summaries of statistics by run name.
-        mode: evaluation or training, in words.
     """
     with styled():
         height = 0.42 * 2 * len(runs) + 0.9

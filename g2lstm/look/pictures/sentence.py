@@ -1,4 +1,7 @@
-"""Heat maps of one text: the mean gates at each word, and every unit at each word."""
+"""Heat maps of one text: the mean gates at each word, and every unit at each word.
+
+They are drawn from readings of the same text by run name; a side is "text", "source" or "target".
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -39,11 +42,6 @@ def draw_words(readings: Mapping[str, Reading], side: str, gates: Sequence[str] 
     """The paper's Figure 4: gates averaged over units at each word, one run above the other; long texts wrap.
 
     Words outside the vocabulary are in italics.
-
-    Args:
-        readings: of the same text, by run name.
-        side: whose words to show: "text", "source" or "target".
-        gates: which gates to show.
     """
     longest = max(len(reading.tokens[side]) for reading in readings.values())
     parts = -(-min(longest, MAX_WORDS) // _WORDS_IN_LINE)
@@ -181,13 +179,7 @@ def draw_rows(axes: "Axes", is_open: npt.NDArray[np.bool_], labels: Sequence[str
 
 
 def draw_timelines(readings: Mapping[str, Reading], side: str, units: Mapping[str, Sequence[Explained]]) -> "Figure":
-    """Some units of each run at each word of a text: a cell is filled where the gate is open, 0.5 or more.
-
-    Args:
-        readings: of the same text, by run name.
-        side: whose words to show.
-        units: the units of each run that reads this side.
-    """
+    """Some units of each run at each word: a cell is filled where the gate is open, 0.5 or more."""
     longest = min(max(len(reading.tokens[side]) for reading in readings.values()), MAX_WORDS)
     counts = [len(units[name]) for name in readings]
     with styled():

@@ -22,12 +22,7 @@ _TOKENS = "million training tokens"
 
 
 def draw_learning(runs: Mapping[str, Metrics], metric: str) -> "Figure | None":
-    """Perplexity or BLEU at each validation, with pale lines for the training batches; None without two validations.
-
-    Args:
-        runs: lines of metrics by run name.
-        metric: "perplexity" or "bleu".
-    """
+    """Perplexity or BLEU at each validation, with pale lines for the training batches; None without two validations."""
     is_log = metric == "perplexity"
     with styled():
         figure = new_figure(6.4, 3.6)
