@@ -1,15 +1,15 @@
-"""Every backend against the reference and against torch.nn.LSTM: values and all gradients, over the whole surface."""
+"""Every backend against the reference and against torch's layers: values and all gradients, over the whole surface."""
 
 import warnings
 
 import pytest
 import torch
-from torch import nn
 
-from g2lstm import G2LSTM, G2Error
+from g2lstm import G2GRU, G2LSTM, G2Error
 from g2lstm.nn import kernel
 from tests.grids import pairwise
 from tests.nn.layers import (
+    GRU_SURFACE,
     SURFACE,
     B,
     Case,
@@ -47,58 +47,97 @@ def test_the_kernel_is_compiled_here():
     assert found.library is not None, f"the tests compare the compiled kernel, but it is {found.description}"
 
 
-@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-@pairwise(backend=FAST, rule=RULES, case=SURFACE)
-def test_agrees_with_the_reference_in_training(backend, rule, case, use):
-    call = {"noise": make_noise(case, rule.get("gates", "if"))} if rule["method"] in ("gumbel", "binary") else {}
+no_projections = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+each_kind = pytest.mark.parametrize("kind", [G2LSTM, G2GRU], ids=["lstm", "gru"])
+
+
+def refuses(message, kind, case, training=True, **options):
+    layer = make_layer(case, kind=kind, **options, backend="stock").train(training)
+    with pytest.raises(G2Error, match=f"fused {kind.stands_for.__name__}s have no {message}"):
+        layer(*make_input(case, kind=kind.stands_for)[:2])
+
+
+def agrees_in_training(kind, backend, rule, case, use):
     if backend == "stock" and rule["method"] == "binary":
-        with pytest.raises(G2Error, match="fused LSTMs have no binary gates.*method='gumbel'"):
-            make_layer(case, **rule, backend="stock")(*make_input(case)[:2])
+        refuses("binary gates.*method='gumbel'", kind, case, **rule)
         return
-    expected = values_and_gradients(make_layer(case, **rule, backend="reference"), case, **call)
-    assert_same(values_and_gradients(make_layer(case, **rule, backend=use(backend)), case, **call), expected)
+    call = {"noise": make_noise(case, rule.get("gates", "if"))} if rule["method"] in ("gumbel", "binary") else {}
+    expected = values_and_gradients(make_layer(case, kind=kind, **rule, backend="reference"), case, **call)
+    ours = values_and_gradients(make_layer(case, kind=kind, **rule, backend=use(backend)), case, **call)
+    assert_same(ours, expected)
 
 
-@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-@pairwise(backend=["auto", *FAST], options=EVALUATED, case=SURFACE)
-def test_agrees_with_the_reference_in_evaluation(backend, options, case, use):
+@no_projections
+@pairwise(backend=FAST, rule=RULES, case=SURFACE)
+def test_lstms_agree_with_the_reference_in_training(backend, rule, case, use):
+    agrees_in_training(G2LSTM, backend, rule, case, use)
+
+
+@pairwise(backend=FAST, rule=[rule for rule in RULES if "gates" not in rule], case=GRU_SURFACE)
+def test_grus_agree_with_the_reference_in_training(backend, rule, case, use):
+    agrees_in_training(G2GRU, backend, rule, case, use)
+
+
+def agrees_in_evaluation(kind, backend, options, case, use):
     if backend == "stock" and options.get("eval_gate") == "hard":
-        layer = make_layer(case, **options, backend="stock").eval()
-        with pytest.raises(G2Error, match="fused LSTMs have no hard gates"):
-            layer(*make_input(case)[:2])
+        refuses("hard gates", kind, case, training=False, **options)
         return
-    expected = values_and_gradients(make_layer(case, **options, backend="reference").eval(), case)
-    assert_same(values_and_gradients(make_layer(case, **options, backend=use(backend)).eval(), case), expected)
+    expected = values_and_gradients(make_layer(case, kind=kind, **options, backend="reference").eval(), case)
+    ours = values_and_gradients(make_layer(case, kind=kind, **options, backend=use(backend)).eval(), case)
+    assert_same(ours, expected)
 
 
-@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@no_projections
+@pairwise(backend=["auto", *FAST], options=EVALUATED, case=SURFACE)
+def test_lstms_agree_with_the_reference_in_evaluation(backend, options, case, use):
+    agrees_in_evaluation(G2LSTM, backend, options, case, use)
+
+
+@pairwise(backend=["auto", *FAST], options=[one for one in EVALUATED if "gates" not in one], case=GRU_SURFACE)
+def test_grus_agree_with_the_reference_in_evaluation(backend, options, case, use):
+    agrees_in_evaluation(G2GRU, backend, options, case, use)
+
+
+def is_torchs(kind, backend, training, case, use):
+    layer = make_layer(case, kind=kind, tau=1.0, noise_rate=0.0, backend=use(backend)).train(training)
+    theirs = kind.stands_for(I, H, **case.layer, dtype=torch.float64)
+    theirs.load_state_dict(layer.state_dict())
+    assert_same(values_and_gradients(layer, case), values_and_gradients(theirs, case))
+
+
+@no_projections
 @pairwise(backend=["auto", "reference", *FAST], training=[True, False], case=SURFACE)
 def test_is_torch_lstm_without_noise_at_temperature_one(backend, training, case, use):
-    layer = make_layer(case, tau=1.0, noise_rate=0.0, backend=use(backend)).train(training)
-    lstm = nn.LSTM(I, H, **case.layer, dtype=torch.float64)
-    lstm.load_state_dict(layer.state_dict())
-    assert_same(values_and_gradients(layer, case), values_and_gradients(lstm, case))
+    is_torchs(G2LSTM, backend, training, case, use)
+
+
+@pairwise(backend=["auto", "reference", *FAST], training=[True, False], case=GRU_SURFACE)
+def test_is_torch_gru_without_noise_at_temperature_one(backend, training, case, use):
+    is_torchs(G2GRU, backend, training, case, use)
 
 
 @pytest.mark.parametrize(
     "shape", [(1, 1, 1, 1), (3, 1, 5, 16), (2, 13, 3, 17), (4, 7, 33, 64), (3, 20, 40, 100)], ids=str
 )
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("projection", [0, 5])
-def test_kernel_at_widths_around_its_vectors(shape, dtype, projection):
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(G2LSTM, {}), (G2LSTM, {"proj_size": 5}), (G2GRU, {}), (G2GRU, {"method": "binary"})],
+    ids=["lstm", "projection", "gru", "binary gru"],
+)
+def test_kernel_at_widths_around_its_vectors(shape, dtype, kind, options):
     steps, batch, features, hidden = shape
-    if projection >= hidden:
-        projection = 0
+    options = {} if options.get("proj_size", 0) >= hidden else options
     torch.manual_seed(0)
-    layers = [G2LSTM(features, hidden, proj_size=projection, backend=b, dtype=dtype) for b in ("reference", "native")]
+    layers = [kind(features, hidden, **options, backend=b, dtype=dtype) for b in ("reference", "native")]
     layers[1].load_state_dict(layers[0].state_dict())
     noise = [torch.rand(steps, batch, 2 * hidden, dtype=dtype).clamp(0.01, 0.99).logit()]
     x = torch.randn(steps, batch, features, dtype=dtype, requires_grad=True)
     results = []
     for layer in layers:
-        out, (h, c) = layer(x, noise=noise)
-        gradients = torch.autograd.grad(out.square().sum() + h.sum() + c.sum(), [x, *layer.parameters()])
-        results.append([out, h, c, *gradients])
+        out, *states = flat(layer(x, noise=noise))
+        loss = out.square().sum() + sum(state.sum() for state in states)
+        results.append([out, *states, *torch.autograd.grad(loss, [x, *layer.parameters()])])
     exact = {"rtol": 1e-7, "atol": 1e-10} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-5}
     assert_same(results[1], results[0], **exact)
 
@@ -111,9 +150,15 @@ def test_every_build_of_the_kernel_agrees(build, monkeypatch):
     try:
         if kernel.find().library is None:
             pytest.skip(f"this processor cannot run the build for {build}")
-        case = Case("projection", {"proj_size": 3, "bidirectional": True})
-        expected = values_and_gradients(make_layer(case, backend="reference"), case, noise=make_noise(case))
-        assert_same(values_and_gradients(make_layer(case, backend="native"), case, noise=make_noise(case)), expected)
+        packed = Case("packed", {"bidirectional": True}, packed=True)
+        for kind, case, method in (
+            (G2LSTM, Case("projection", {"proj_size": 3, "bidirectional": True}), "gumbel"),
+            (G2GRU, packed, "gumbel"),
+            (G2GRU, packed, "binary"),
+        ):
+            both = [make_layer(case, kind=kind, method=method, backend=one) for one in ("reference", "native")]
+            expected, ours = (values_and_gradients(layer, case, noise=make_noise(case)) for layer in both)
+            assert_same(ours, expected)
     finally:
         kernel.find.cache_clear()
 
@@ -181,9 +226,10 @@ def test_stock_runs_where_tensors_have_no_memory():
     assert h.shape == c.shape == (4, B, H)
 
 
+@each_kind
 @pytest.mark.parametrize("backend", ["native", "fallback"])
-def test_double_backward_is_refused(backend, use):
-    layer = G2LSTM(I, H, backend=use(backend))
+def test_double_backward_is_refused(backend, kind, use):
+    layer = kind(I, H, backend=use(backend))
     x = torch.randn(T, B, I, requires_grad=True)
     (gradient,) = torch.autograd.grad(layer(x)[0].sum(), x, create_graph=True)
     with pytest.raises(G2Error, match="no second derivative.*backend='reference'"):
@@ -197,9 +243,10 @@ def test_reference_has_second_derivatives():
     assert torch.autograd.gradgradcheck(lambda x: layer(x, noise=noise)[0], x)
 
 
+@each_kind
 @pytest.mark.parametrize("backend", ["native", "fallback"])
-def test_gradcheck(backend, use):
-    layer = G2LSTM(2, 3, backend=use(backend), dtype=torch.float64)
+def test_gradcheck(backend, kind, use):
+    layer = kind(2, 3, backend=use(backend), dtype=torch.float64)
     noise = [torch.rand(3, 2, 6, dtype=torch.float64).logit()]
     x = torch.randn(3, 2, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: tuple(flat(layer(x, noise=noise))), x, atol=1e-7)
@@ -227,8 +274,9 @@ def test_gradient_of_the_last_states_alone(backend, use):
 
 @pytest.mark.parametrize("backend", ["auto", "reference", *FAST])
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
-def test_nan_stays_in_its_batch_row(backend, training, use):
-    layer = G2LSTM(I, H, 2, bidirectional=True, backend=use(backend)).train(training)
+@each_kind
+def test_nan_stays_in_its_batch_row(backend, training, kind, use):
+    layer = kind(I, H, 2, bidirectional=True, backend=use(backend)).train(training)
     x = torch.randn(T, B, I)
     x[2, 1, 0] = float("nan")
     for tensor in flat(layer(x)):
