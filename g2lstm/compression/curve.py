@@ -19,6 +19,7 @@ from g2lstm.compression.spec import GROUPS, Operations, Spec
 from g2lstm.compression.targets import Target
 from g2lstm.errors import G2Error
 from g2lstm.nn.record import evaluating
+from g2lstm.nn.survey import aligned
 
 
 class Unit(NamedTuple):
@@ -79,12 +80,8 @@ class Found:
         ]
 
     def __repr__(self) -> str:
-        cells = [["bytes", "ratio", "loss expected", "measured", ""], *self.rows()]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = [
-            "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in cells
-        ]
-        return "\n".join([*lines, str(self.spec)])
+        table = aligned([["bytes", "ratio", "loss expected", "measured", ""], *self.rows()], str.rjust)
+        return f"{table}\n{self.spec}"
 
 
 def units_of(matrices: Mapping[str, Target]) -> list[Unit]:

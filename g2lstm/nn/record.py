@@ -19,7 +19,7 @@ from g2lstm.nn.convert import retype
 from g2lstm.nn.gate import Gates
 from g2lstm.nn.gated import Gated
 from g2lstm.nn.lstm import GatedLSTM
-from g2lstm.nn.survey import TWINS, called, why_not
+from g2lstm.nn.survey import TWINS, aligned, called, why_not
 
 
 def lstms(model: nn.Module) -> list[GatedLSTM]:
@@ -194,10 +194,7 @@ def gate_rows(record: Mapping[str, Sequence[Gates]]) -> Iterator[GateRow]:
 def as_text(record: Mapping[str, Sequence[Gates]]) -> str:
     """The table for a terminal."""
     rows = [HEADINGS, *((*row.cells(), _bars(row)) for row in gate_rows(record))]
-    if len(rows) == 1:
-        return "no gates recorded yet"
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return aligned(rows) if len(rows) > 1 else "no gates recorded yet"
 
 
 def as_html(record: Mapping[str, Sequence[Gates]]) -> str:

@@ -1,6 +1,6 @@
 """Finds the recurrent layers inside a model, and says which of them we can convert."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -21,6 +21,12 @@ from g2lstm.nn.lstm import G2LSTM
 def called(name: str) -> str:
     """A module's name for people; the model itself has none."""
     return name or "the model itself"
+
+
+def aligned(rows: Sequence[Sequence[str]], place: Callable[[str, int], str] = str.ljust) -> str:
+    """A table for a terminal, its columns as wide as their longest text."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(place, row, widths)).rstrip() for row in rows)
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -88,11 +94,8 @@ class Survey(Sequence[SurveyRow]):
     def __repr__(self) -> str:
         if not self._rows:
             return "no recurrent layers"
-        cells = [("layer", "kind", "status", "why")]
-        cells += [(called(row.name), row.kind, row.status, row.why) for row in self._rows]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in cells]
-        return "\n".join(line.rstrip() for line in lines)
+        rows = [(called(row.name), row.kind, row.status, row.why) for row in self._rows]
+        return aligned([("layer", "kind", "status", "why"), *rows])
 
 
 def survey(model: nn.Module) -> Survey:
