@@ -13,19 +13,8 @@ from g2lstm.nn.stand_in import StandIn, remade
 class G2GRU(WithParameters, StandIn, nn.RNNBase):
     """A gated recurrent unit with Gumbel gates; parameters, inputs and outputs are those of `torch.nn.GRU`.
 
-    It is to `torch.nn.GRU` what `G2LSTM` is to `torch.nn.LSTM`; its reset and update gates are sampled.
-
-    Args:
-        input_size: features of the input.
-        hidden_size: units, H.
-        num_layers: how many layers are stacked.
-        bias: whether the gates have biases.
-        batch_first: whether input and output are (B, T, features) instead of (T, B, features); states stay the same.
-        dropout: probability of dropout between layers, while training.
-        bidirectional: whether a second direction reads from the end; outputs are joined.
-        device: of the parameters.
-        dtype: of the parameters.
-        **options: those of `G2LSTM`; `gates` can only be "rz".
+    It is to `torch.nn.GRU` what `G2LSTM` is to `torch.nn.LSTM`; its reset and update gates are sampled. It has the
+    arguments of `torch.nn.GRU`, and the options of `G2LSTM`, of which `gates` can only be "rz".
     """
 
     kind = GRU
