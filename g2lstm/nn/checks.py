@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 METHODS = ("gumbel", "binary", "sigmoid", "sharpened")
 NOISY_METHODS = ("gumbel", "binary")
 BACKENDS = ("auto", "reference", "stock", "native")
-OPTIONS = ("method", "tau", "noise_rate", "gates", "eval_gate", "weight_dropout", "backend")
+OPTIONS = ("method", "tau", "noise_rate", "soft_rate", "gates", "eval_gate", "weight_dropout", "backend")
 _CHOICES = {"method": METHODS, "eval_gate": EVAL_GATES, "backend": BACKENDS}
 
 
@@ -51,6 +51,8 @@ def checked_option(name: str, value: Any, kind: Kind = LSTM) -> str | float:
         )
     if name == "noise_rate" and not 0 <= number <= 1:
         raise G2Error(f"noise_rate is a probability and must lie in [0, 1], got {number}; the paper uses 0.2")
+    if name == "soft_rate" and not 0 <= number <= 1:
+        raise G2Error(f"soft_rate is a probability and must lie in [0, 1], got {number}; at 0 all gates are binary")
     if name == "weight_dropout" and not 0 <= number < 1:
         raise G2Error(f"weight_dropout is a probability and must lie in [0, 1), got {number}; AWD-LSTM uses 0.5")
     return number
@@ -219,6 +221,7 @@ def arrange_noise(layer: "Gated", noise: Sequence[Tensor], arranged: Arranged) -
             raise G2Error(
                 f"noise[{index}] is on {tensor.device}, but the input is on {arranged.x.device}; move one of them"
             )
-        if not tensor.isfinite().all():
+        may_be_soft = layer.method == "binary" and layer.soft_rate > 0  # where it is infinite
+        if not (tensor.isfinite() | (tensor.isposinf() & may_be_soft)).all():
             raise G2Error(f"noise[{index}] must be finite; torch.rand(...).logit() can return -inf: draw it again")
     return [tensor.detach().reshape(arranged_shape) for tensor in noise]

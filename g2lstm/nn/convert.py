@@ -29,7 +29,17 @@ from g2lstm.nn.survey import (
 Model = TypeVar("Model", bound=nn.Module)
 Recurrent = TypeVar("Recurrent", bound=nn.Module)
 
-_OWN = ("method", "_tau", "noise_rate", "gates", "_eval_gate", "weight_dropout", "backend", "_gate_listener")
+_OWN = (
+    "method",
+    "_tau",
+    "noise_rate",
+    "soft_rate",
+    "gates",
+    "_eval_gate",
+    "weight_dropout",
+    "backend",
+    "_gate_listener",
+)
 _LISTS = ("_flat_weights", "_flat_weights_names", "_flat_weight_refs", "_all_weights")  # that torch keeps of parameters
 _CELL = ("input_size", "hidden_size", "bias")
 _GRU = (*_CELL, "num_layers", "batch_first", "dropout", "bidirectional")

@@ -138,9 +138,16 @@ def sampled_gate(alpha: Tensor, tau: float, noise: Tensor | None = None) -> Tens
 
 
 def binary_gate(alpha: Tensor, tau: float, noise: Tensor | None = None) -> Tensor:
-    """1[alpha + noise >= 0] with the gradient of `sampled_gate`: straight through, as if it were that gate."""
-    soft = sampled_gate(alpha, tau, noise)
-    return hard_gate(alpha if noise is None else alpha + noise) + (soft - soft.detach())
+    """1[alpha + noise >= 0] with the gradient of `sampled_gate`: straight through, as if it were that gate.
+
+    Where the noise is infinite, the gate stays soft: sigmoid(alpha).
+    """
+    if noise is None:
+        soft = sampled_gate(alpha, tau)
+        return hard_gate(alpha) + (soft - soft.detach())
+    stays_soft = noise == torch.inf
+    pushed = alpha + noise.masked_fill(stays_soft, 0.0)
+    return torch.where(stays_soft, torch.sigmoid(alpha), binary_gate(pushed, tau))
 
 
 def hard_gate(alpha: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ class GateOptions(TypedDict, total=False):
     method: str
     tau: float | None
     noise_rate: float
+    soft_rate: float
     gates: str
     eval_gate: str | None
     weight_dropout: float
@@ -49,6 +50,7 @@ class Gated(nn.Module):
     proj_size: int
     method: str
     noise_rate: float
+    soft_rate: float
     gates: str
     weight_dropout: float
     backend: str
@@ -89,6 +91,7 @@ class Gated(nn.Module):
         self.method = options.get("method", "gumbel")
         self.tau = options.get("tau")
         self.noise_rate = options.get("noise_rate", 0.2)
+        self.soft_rate = options.get("soft_rate", 0.0)
         self.gates = options.get("gates", next(iter(self.kind.sampled)))
         self.eval_gate = options.get("eval_gate")
         self.weight_dropout = options.get("weight_dropout", 0.0)
@@ -236,11 +239,13 @@ class Gated(nn.Module):
 
     def _noise(self, x: Tensor, generator: torch.Generator | None) -> list[Tensor] | list[None]:
         """Fresh noise for each direction of one layer; None if the method has no noise."""
-        if not (self.training and self.method in NOISY_METHODS and self.noise_rate > 0):
+        soft_rate = self.soft_rate if self.method == "binary" else 0.0
+        if not (self.training and self.method in NOISY_METHODS and self.noise_rate + soft_rate > 0):
             return [None] * self.directions
         shape = (*x.shape[:-1], len(self.kind.sampled[self.gates]) * self.hidden_size)
+        rates = {"rate": self.noise_rate, "soft_rate": soft_rate}
         return [
-            draw_noise(shape, rate=self.noise_rate, dtype=x.dtype, device=x.device, generator=generator)
+            draw_noise(shape, **rates, dtype=x.dtype, device=x.device, generator=generator)
             for _ in range(self.directions)
         ]
 
@@ -255,6 +260,8 @@ class WithParameters(Gated):
             ours += f", tau={self.tau}"
         if self.method in NOISY_METHODS:
             ours += f", noise_rate={self.noise_rate}"
+        if self.method == "binary" and self.soft_rate:
+            ours += f", soft_rate={self.soft_rate}"
         if self.weight_dropout:
             ours += f", weight_dropout={self.weight_dropout}"
         if self.backend != "auto":

@@ -28,7 +28,7 @@ _RECURRENCES: dict[str, list[Any]] = {
 }
 _FOR_EACH_DTYPE: dict[str, list[Any]] = {
     **_RECURRENCES,
-    "g2lstm_noise": [_LONG, _LONG, _POINTER, _LONG, _LONG, _INT],
+    "g2lstm_noise": [_LONG, _LONG, _POINTER, _LONG, _LONG, _LONG, _INT],
     "g2lstm_drop": [_LONG, _LONG, _POINTER, _POINTER, _LONG, _LONG, _DOUBLE, _INT],
 }
 _IN_BFLOAT16 = {f"{name}_bfloat16": (of, _INT) for name, of in _RECURRENCES.items()}  # with instructions for it only

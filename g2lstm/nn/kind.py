@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 EVAL_GATES = ("soft", "tempered", "hard")
 DEFAULT_TAU = {"gumbel": 0.9, "binary": 0.5, "sharpened": 0.2, "sigmoid": 1.0}  # by method
+# In the course of training, by method. Binary gates that harden one by one need none.
+DEFAULT_NOISE_RATE = {"gumbel": 0.2, "binary": 0.0, "sharpened": 0.2, "sigmoid": 0.2}
 MIN_TAU = 1e-6  # gradients grow with 1 / tau, and far below this they overflow
 
 

@@ -47,6 +47,8 @@ class G2LSTM(WithParameters, GatedLSTM, StandIn, nn.RNNBase):
             - `tau`: temperature; 0.9 for "gumbel", 0.5 for "binary" and 0.2 for "sharpened" unless given. "sigmoid" has
               none.
             - `noise_rate`: probability that a gate element gets noise, in [0, 1]; 0.2 as in the paper's experiments.
+            - `soft_rate`: probability that an element of a "binary" gate stays soft in training, in [0, 1]; 0 unless
+              given. `GateSchedule` lets it fall from 1 to 0.
             - `gates`: which gates are pushed towards 0 or 1: "if", or "ifo" to include the output gate.
             - `eval_gate`: in evaluation, "soft" sigmoid(a), "tempered" sigmoid(a / tau) or "hard" 1[a >= 0]; "hard" for
               "binary" and "soft" for others unless given.

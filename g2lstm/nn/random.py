@@ -79,47 +79,52 @@ def draw_noise(
     shape: tuple[int, ...],
     *,
     rate: float = 1.0,
+    soft_rate: float = 0.0,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Fresh logistic noise: log U - log(1 - U) for each element with probability `rate`, else 0."""
+    """Fresh logistic noise: log U - log(1 - U) for each element with probability `rate`, else 0.
+
+    With probability `soft_rate` it is infinite instead, by which a binary gate knows that it stays soft. One random
+    word decides on both, so noise gives way if they add up to more than 1.
+    """
     device, count = torch.device(device), torch.Size(shape).numel()
     if device.type == "cpu":
-        return logistic_noise(draw_stream(generator), count, rate, dtype).view(shape)
+        return logistic_noise(draw_stream(generator), count, rate, dtype, soft_rate).view(shape)
     # Other devices draw their own words, in parallel.
     size = (count if dtype == torch.float64 else (count + 1) // 2,)
     words = torch.randint(-(2**63), 2**63 - 1, size, dtype=torch.int64, device=device, generator=generator)
     words = words if dtype == torch.float64 else words.view(torch.int32)[:count]
-    return logistic_from_words(words, rate, dtype).view(shape)
+    return logistic_from_words(words, rate, dtype, soft_rate).view(shape)
 
 
 @torch.library.custom_op("g2lstm::logistic_noise", mutates_args=(), device_types="cpu")
-def logistic_noise(stream: Tensor, count: int, rate: float, dtype: torch.dtype) -> Tensor:
-    """Logistic noise for `count` elements; the same stream gives the same noise.
+def logistic_noise(stream: Tensor, count: int, rate: float, dtype: torch.dtype, soft_rate: float = 0.0) -> Tensor:
+    """Noise for `count` elements, as in `draw_noise`; the same stream gives the same noise.
 
     It is exact to the resolution of the words: 32 random bits per element (62 for float64), so tails reach +-22.9
     (+-43.7).
     """
-    last = _last_noisy_word(rate, dtype)
     if kernel.find().library is None:
         words = words_of(stream, count) if dtype == torch.float64 else _half_words_of(stream, count)
-        return logistic_from_words(words, rate, dtype)
-    if last < 0:
+        return logistic_from_words(words, rate, dtype, soft_rate)
+    last, finite = _last_noisy_word(rate, dtype), _last_finite_word(soft_rate, dtype)
+    if last < 0 and soft_rate == 0:
         return torch.zeros(count, dtype=dtype, device="cpu")
     noise = torch.empty(count, dtype=_exact(dtype), device="cpu")
-    threads = torch.get_num_threads()
-    kernel.call("g2lstm_noise", noise.dtype, *seed_and_increment(stream), noise.data_ptr(), count, last, threads)
+    call = (noise.data_ptr(), count, last, finite, torch.get_num_threads())
+    kernel.call("g2lstm_noise", noise.dtype, *seed_and_increment(stream), *call)
     return noise.to(dtype)
 
 
 @logistic_noise.register_fake
-def _(stream, count, rate, dtype):  # type: ignore[no-untyped-def]
+def _(stream, count, rate, dtype, soft_rate=0.0):  # type: ignore[no-untyped-def]
     return stream.new_empty(count, dtype=dtype)
 
 
-def logistic_from_words(words: Tensor, rate: float, dtype: torch.dtype) -> Tensor:
-    """Standard logistic noise with probability `rate`, else 0, from words of random bits.
+def logistic_from_words(words: Tensor, rate: float, dtype: torch.dtype, soft_rate: float = 0.0) -> Tensor:
+    """Standard logistic noise with probability `rate`, else 0, from words of random bits; the last are infinite.
 
     Of the M = 2^32 values of a word w the first K = rate M carry noise. Such a word stands for the middle of its cell
     of the unit interval, u = (w + 1/2) / K, and log(u / (1 - u)) = log((w + 1/2) / ((K - 1 - w) + 1/2)). Both halves
@@ -129,12 +134,14 @@ def logistic_from_words(words: Tensor, rate: float, dtype: torch.dtype) -> Tenso
         words: int64 for float64 noise, of which 62 bits are used, so that integers do not overflow; else int32.
         rate: probability of noise, in [0, 1].
         dtype: of the result; bfloat16 and float16 are computed in float32 and rounded once.
+        soft_rate: probability of an infinity, in [0, 1].
     """
     exact = _exact(dtype)
     words = words.to(torch.int64).bitwise_and(2 ** _bits_used(dtype) - 1)
     last = _last_noisy_word(rate, dtype)
     odds = (words.to(exact) + 0.5) / ((last - words).to(exact) + 0.5)
-    return torch.where(words <= last, odds.clamp_min(0.0).log(), 0.0).to(dtype)
+    noise = torch.where(words <= last, odds.clamp_min(0.0).log(), 0.0)
+    return noise.masked_fill(words > _last_finite_word(soft_rate, dtype), torch.inf).to(dtype)
 
 
 def _exact(dtype: torch.dtype) -> torch.dtype:
@@ -150,6 +157,11 @@ def _bits_used(dtype: torch.dtype) -> int:
 def _last_noisy_word(rate: float, dtype: torch.dtype) -> int:
     """The last value of a word that carries noise at this rate; -1 if none does."""
     return round(rate * 2 ** _bits_used(dtype)) - 1
+
+
+def _last_finite_word(soft_rate: float, dtype: torch.dtype) -> int:
+    """The last value of a word that carries finite noise; -1 if none does."""
+    return 2 ** _bits_used(dtype) - 1 - round(soft_rate * 2 ** _bits_used(dtype))
 
 
 def dropout(x: Tensor, probability: float, generator: torch.Generator | None = None) -> Tensor:

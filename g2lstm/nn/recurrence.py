@@ -4,7 +4,7 @@ All tensors are contiguous, on the CPU, of one dtype; but if the kernel `has_bfl
 while the others are float32. Its products then multiply rounded numbers, and add up in float32.
 
 Step s has rows[s] sequences, from row offset[s] on. What is kept of a gate is its value; of a binary gate,
-sigmoid(a / tau) with the sign of a, which gives both value and gradient.
+sigmoid(a / tau) with the sign of a, which gives both value and gradient; or 2 + sigmoid(a) if it stays soft.
 """
 
 from collections.abc import Mapping
@@ -16,6 +16,7 @@ from g2lstm.nn import kernel
 from g2lstm.nn.gate import GRU, LSTM, GateRule, hard_gate, sampled_gate
 
 _PLAIN = GateRule()
+_SOFT = 1.5  # what is kept of a binary gate that stays soft is above this
 
 
 def lstm_forward(
@@ -41,8 +42,8 @@ def lstm_forward(
     for n, at in zip(rows.tolist(), offset.tolist(), strict=True):
         here = slice(at, at + n)
         i, f, g, o = gates[here].addmm_(h[:n], w_h_columns).chunk(4, dim=1)
-        noises = [0.0] * 3 if noise is None else [*noise[here].split(c0.size(1), 1), 0.0]
-        i, f, o = opened(i + noises[0], rule), opened(f + noises[1], rule), opened(o + noises[2], _output(rule))
+        noises = [None] * 3 if noise is None else [*noise[here].split(c0.size(1), 1), None]
+        i, f, o = opened(i, noises[0], rule), opened(f, noises[1], rule), opened(o, noises[2], _output(rule))
         g = torch.tanh(g)
         c[:n] = torch.addcmul(value(i, rule) * g, value(f, rule), c[:n])
         m = value(o, _output(rule)) * torch.tanh(c[:n])
@@ -115,8 +116,8 @@ def gru_forward(
         here = slice(at, at + n)
         x_r, x_z, x_n = gates[here].chunk(3, dim=1)
         h_r, h_z, a = (h[:n] @ w_h_columns).chunk(3, dim=1)
-        n_r, n_z = (0.0, 0.0) if noise is None else noise[here].chunk(2, dim=1)
-        r, z = opened(x_r + h_r + n_r, rule), opened(x_z + h_z + n_z, rule)
+        n_r, n_z = (None, None) if noise is None else noise[here].chunk(2, dim=1)
+        r, z = opened(x_r + h_r, n_r, rule), opened(x_z + h_z, n_z, rule)
         a = a if b_n is None else a + b_n
         candidate = torch.tanh(x_n + value(r, rule) * a)
         h[:n] = candidate + value(z, rule) * (h[:n] - candidate)
@@ -175,8 +176,12 @@ def _output(rule: GateRule) -> GateRule:
     return rule if len(rule.sampled) == 3 else _PLAIN
 
 
-def opened(alpha: Tensor, rule: GateRule) -> Tensor:
+def opened(alpha: Tensor, noise: Tensor | None, rule: GateRule) -> Tensor:
     """What is kept of a gate."""
+    if noise is not None:
+        stays_soft = (noise == torch.inf) & rule.binary
+        kept = opened(alpha + noise.masked_fill(stays_soft, 0.0), None, rule)
+        return torch.where(stays_soft, 2 + torch.sigmoid(alpha), kept)
     if rule.hard:
         return hard_gate(alpha)
     soft = sampled_gate(alpha, rule.tau)
@@ -185,15 +190,19 @@ def opened(alpha: Tensor, rule: GateRule) -> Tensor:
 
 def value(kept: Tensor, rule: GateRule) -> Tensor:
     """The gate of which this was kept."""
-    return torch.where(kept.isnan(), kept, (kept > 0).to(kept.dtype)) if rule.binary else kept
+    if not rule.binary:
+        return kept
+    return torch.where(kept > _SOFT, kept - 2, torch.where(kept.isnan(), kept, (kept > 0).to(kept.dtype)))
 
 
 def _through(gradient: Tensor, kept: Tensor, rule: GateRule) -> Tensor:
     """The gradient of a gate's pre-activation, from that of its value."""
     if rule.hard:
         return torch.zeros_like(gradient)
-    soft = kept.abs()
-    return gradient * soft * (1 - soft) * (1 / rule.tau)
+    stays_soft = (kept > _SOFT) & rule.binary
+    soft = torch.where(stays_soft, kept - 2, kept.abs())
+    slope = soft * (1 - soft)
+    return gradient * torch.where(stays_soft, slope, slope * (1 / rule.tau))
 
 
 def _call(function: str, tensors: Mapping[str, Tensor | None], rows: Tensor, offset: Tensor, rule: GateRule) -> None:

@@ -8,7 +8,7 @@ from torch import nn
 from g2lstm.errors import G2Error
 from g2lstm.nn.checks import NOISY_METHODS, check_module, checked_option
 from g2lstm.nn.gated import WithParameters
-from g2lstm.nn.kind import DEFAULT_TAU
+from g2lstm.nn.kind import DEFAULT_NOISE_RATE, DEFAULT_TAU
 from g2lstm.nn.survey import as_patterns, check_patterns, matches
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -18,19 +18,21 @@ Course = float | tuple[float, float]  # one value, or the first and the last
 class GateSchedule:
     """How the gates of all our layers inside a model change while it trains.
 
-    Until `start`, the layers are plain LSTMs or GRUs. From then on they have `method`, and noise rate and temperature
-    each change linearly. Binary gates need this: a model that learns with them from the first update ends worse.
-    Choose the best weights among those after `start`: before it, evaluation sees a different function.
+    Until `start`, the layers are plain LSTMs or GRUs. From then on they have `method`, and noise rate, temperature and
+    the share of soft elements each change linearly. Binary gates need this: they become binary one by one, whereas a
+    model all of whose gates are binary from the first update ends worse. Choose the best weights among those after
+    `start`: before it, evaluation sees a different function.
 
     Args:
         method: as in `G2LSTM`; not "sigmoid".
         start: the share of the training, in [0, 1), after which the method begins.
-        noise_rate: one value, or the values at `start` and at the end.
+        noise_rate: one value, or the values at `start` and at the end; 0.2 for "gumbel", 0 for "binary" unless given.
         tau: likewise; the method's own unless given.
+        soft_rate: likewise, the share of the elements of binary gates that stay soft; from 1 to 0 unless given.
         eval_gate: as in `G2LSTM`; the method's own unless given.
 
     Examples:
-        >>> schedule = g2lstm.GateSchedule("binary", start=0.5)
+        >>> schedule = g2lstm.GateSchedule("binary")
         >>> for step, batch in enumerate(batches):
         ...     schedule.apply_(model, step / len(batches))
         ...     train_on(batch)
@@ -40,9 +42,10 @@ class GateSchedule:
         self,
         method: str = "binary",
         *,
-        start: float = 0.5,
-        noise_rate: Course = 0.2,
+        start: float = 0.0,
+        noise_rate: Course | None = None,
         tau: Course | None = None,
+        soft_rate: Course = (1.0, 0.0),
         eval_gate: Literal["soft", "tempered", "hard"] | None = None,
     ) -> None:
         self.method = str(checked_option("method", method))
@@ -53,7 +56,8 @@ class GateSchedule:
         self.start, self.eval_gate = start, eval_gate
         if eval_gate is not None:
             checked_option("eval_gate", eval_gate)
-        self.noise_rate = _both("noise_rate", noise_rate)
+        self.noise_rate = _both("noise_rate", DEFAULT_NOISE_RATE[method] if noise_rate is None else noise_rate)
+        self.soft_rate = _both("soft_rate", soft_rate)
         self.tau = _both("tau", DEFAULT_TAU[method] if tau is None else tau)
 
     def check_frozen(self, freeze: bool) -> None:
@@ -73,6 +77,8 @@ class GateSchedule:
         options = {"method": self.method, "tau": _between(self.tau, done), "eval_gate": self.eval_gate}
         if self.method in NOISY_METHODS:
             options["noise_rate"] = _between(self.noise_rate, done)
+        if self.method == "binary":
+            options["soft_rate"] = _between(self.soft_rate, done)
         return options
 
     def apply_(self, model: nn.Module, share: float) -> bool:
@@ -111,8 +117,8 @@ def set_gates_(model: Model, *, only: str | Iterable[str] | None = None, **optio
     Args:
         model: with layers of ours inside.
         only: pattern or patterns of the layers to change.
-        **options: method, tau, noise_rate, eval_gate, weight_dropout. A new method brings its own default for tau and
-            eval_gate unless they are given.
+        **options: method, tau, noise_rate, soft_rate, eval_gate, weight_dropout. A new method brings its own default
+            for tau and eval_gate unless they are given.
 
     Returns:
         The model.
@@ -123,7 +129,7 @@ def set_gates_(model: Model, *, only: str | Iterable[str] | None = None, **optio
         raise G2Error(f"found no layer of g2lstm inside {type(model).__name__}; call g2lstm.convert_ first")
     patterns = as_patterns(only)
     check_patterns(patterns, layers, "layers of g2lstm")
-    allowed = ("method", "tau", "noise_rate", "eval_gate", "weight_dropout")
+    allowed = ("method", "tau", "noise_rate", "soft_rate", "eval_gate", "weight_dropout")
     if wrong := sorted(options.keys() - set(allowed)):
         raise G2Error(f"set_gates_ has no option {wrong[0]!r}; it takes {', '.join(allowed)}")
     chosen = [layer for name, layer in layers.items() if not patterns or any(matches(name, one) for one in patterns)]

@@ -28,7 +28,7 @@ _DISCARDS = {
     "data.name": ["data.path"],
     "data.path": ["data.name"],
     "data.tokenizer": ["data.vocabulary"],
-    "model.method": ["model.tau", "model.eval_gate", "train.gates"],
+    "model.method": ["model.tau", "model.noise_rate", "model.eval_gate", "train.gates"],
     "train.batch_size": ["train.batch_tokens"],
     "train.batch_tokens": ["train.batch_size"],
 }
@@ -99,8 +99,8 @@ def apply_overrides(tables: dict[str, Any], overrides: Sequence[str]) -> list[st
 
     If a key made sense only with the old value of another, it is dropped unless it is set too: `data.path` and
     `data.name`, and `train.batch_size` and `train.batch_tokens`, exclude each other; `data.vocabulary` belongs to
-    `data.tokenizer`, `model.tau`, `model.eval_gate` and `train.gates` to `model.method`, and an optimiser's settings to
-    `train.optimizer.name`.
+    `data.tokenizer`, `model.tau`, `model.noise_rate`, `model.eval_gate` and `train.gates` to `model.method`, and an
+    optimiser's settings to `train.optimizer.name`.
     """
     if isinstance(overrides, str | Mapping):
         raise G2Error(f'overrides must be a list such as ["train.epochs=1"], got a {type(overrides).__name__}')

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 
 from g2lstm.compression.spec import Spec
 from g2lstm.errors import G2Error
-from g2lstm.nn.kind import DEFAULT_TAU, MIN_TAU, usual_eval_gate
+from g2lstm.nn.kind import DEFAULT_NOISE_RATE, DEFAULT_TAU, MIN_TAU, usual_eval_gate
 from g2lstm.text.datasets import SPLITS, data_set, fetch
 from g2lstm.text.own import own_texts
 from g2lstm.text.tokenize import MIN_BPE_VOCABULARY
@@ -23,7 +23,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Temperature = Annotated[float, Field(ge=MIN_TAU)]
 DropProbability = Annotated[float, Field(ge=0, lt=1)]
 
-BINARY_START = 0.5
 USUAL_MINUTES = 10.0  # of training, if a recipe does not say when it ends
 
 _NEEDS = {
@@ -122,8 +121,8 @@ class GateSection(Section):
     """The paper's G², straight-through gates of 0 or 1, a plain LSTM, or a low temperature alone."""
     tau: Temperature | None = Field(default=None, validate_default=True)
     """The temperature of the gates; by default the method's own. Lower is closer to 0 or 1."""
-    noise_rate: Share = 0.2
-    """The probability that an element of a gate gets noise in training."""
+    noise_rate: Share = Field(default=None, validate_default=True)
+    """The probability that an element of a gate gets noise in training; by default 0.2, but 0 for "binary"."""
     gates: Literal["if", "ifo"] = "if"
     """Which gates are pushed to 0 or 1: input and forget, or output too."""
     eval_gate: Literal["soft", "tempered", "hard"] = Field(default=None, validate_default=True)
@@ -135,6 +134,11 @@ class GateSection(Section):
     @classmethod
     def _resolve(cls, tau: float | None, others: ValidationInfo) -> float | None:
         return DEFAULT_TAU.get(others.data.get("method", "")) if tau is None else tau
+
+    @field_validator("noise_rate", mode="before")
+    @classmethod
+    def _resolve_noise(cls, rate: Any, others: ValidationInfo) -> Any:
+        return DEFAULT_NOISE_RATE.get(others.data.get("method", ""), 0.0) if rate is None else rate
 
     @field_validator("eval_gate", mode="before")
     @classmethod
@@ -191,14 +195,17 @@ class AdaDelta(Section):
 
 
 class GateCourse(Section):
-    """Gates that change while training: plain at first, then those of the section `model`."""
+    """Gates that change while training, until they are those of the section `model`."""
 
-    start: DropProbability = BINARY_START
-    """The share of the training after which `model.method` begins."""
+    start: DropProbability = 0.0
+    """The share of the training after which `model.method` begins; until then the model is a plain LSTM."""
     noise_rate: Share | None = None
     """The noise rate at that point; from there it changes linearly to `model.noise_rate` at the end."""
     tau: Temperature | None = None
     """The temperature at that point; from there it changes linearly to `model.tau`."""
+    soft_rate: Share = 1.0
+    """The share of the elements of "binary" gates that are still soft at that point; it falls linearly to 0 at the end,
+    so the gates become binary one by one."""
 
 
 class Teacher(Section):
@@ -292,14 +299,11 @@ class Recipe(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _begin_plain(cls, tables: Any) -> Any:
-        """Binary gates need a course: plain at first, unless the weights have been trained already."""
+    def _harden(cls, tables: Any) -> Any:
+        """Binary gates need a course."""
         match tables:
-            case {"model": {"method": "binary"}, "train": {"gates": _}}:
-                pass
             case {"model": {"method": "binary"}, "train": dict(train)}:
-                course = {"start": 0.0} if train.get("finetune_from") else {}
-                return {**tables, "train": {**train, "gates": course}}
+                return {**tables, "train": {"gates": {}, **train}}
         return tables
 
     @field_validator("train", check_fields=False)

@@ -34,7 +34,7 @@ def finetune_recipe(run: RunDirectory, spec: Spec, epochs: int, overrides: Seque
     train, before = tables["train"], run.recipe.train.optimizer
     train.pop("minutes", None)
     if train.pop("gates", None) is not None:
-        train["gates"] = {"start": 0.0}
+        train["gates"] = {"soft_rate": 0.0}
     optimizer = before if isinstance(before, AdamW) else AdamW()
     train |= {
         "epochs": epochs,

@@ -93,6 +93,7 @@ def gate_schedule(model: ModelSection, settings: TrainSection) -> GateSchedule |
         start=course.start,
         noise_rate=(first_rate, model.noise_rate),
         tau=(first_tau, model.tau),
+        soft_rate=(course.soft_rate, 0.0),
         eval_gate=model.eval_gate,
     )
 

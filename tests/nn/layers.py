@@ -80,12 +80,15 @@ def make_input(
     return x, hx, [*leaves, *hx]
 
 
-def make_noise(case: Case, gates: str = "if", dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """Noise for each layer and direction: logistic, dense."""
+def make_noise(
+    case: Case, gates: str = "if", dtype: torch.dtype = torch.float64, soft_rate: float = 0.0
+) -> list[Tensor]:
+    """Noise for each layer and direction: logistic, dense; infinite where a binary gate stays soft."""
     generator = torch.Generator().manual_seed(2)
     layers = case.layer.get("num_layers", 1) * (2 if case.layer.get("bidirectional") else 1)
     steps = (sum(LENGTHS),) if case.packed else ((T,) if case.unbatched else (T, B))
-    return [torch.rand(*steps, len(gates) * H, dtype=dtype, generator=generator).logit() for _ in range(layers)]
+    draws = [torch.rand(*steps, len(gates) * H, dtype=dtype, generator=generator) for _ in range(layers)]
+    return [draw.logit().masked_fill(draw * 100 % 1 < soft_rate, torch.inf) for draw in draws]
 
 
 def flat(output: Any) -> list[Tensor]:

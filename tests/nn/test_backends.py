@@ -30,6 +30,8 @@ RULES = [
     {"method": "gumbel", "gates": "ifo", "tau": 0.5},
     {"method": "binary"},
     {"method": "binary", "gates": "ifo"},
+    {"method": "binary", "soft_rate": 0.4},
+    {"method": "binary", "soft_rate": 0.4, "gates": "ifo", "tau": 0.7},
     {"method": "sharpened"},
     {"method": "sigmoid"},
 ]
@@ -61,7 +63,9 @@ def agrees_in_training(kind, backend, rule, case, use):
     if backend == "stock" and rule["method"] == "binary":
         refuses("binary gates.*method='gumbel'", kind, case, **rule)
         return
-    call = {"noise": make_noise(case, rule.get("gates", "if"))} if rule["method"] in ("gumbel", "binary") else {}
+    call = {}
+    if rule["method"] in ("gumbel", "binary"):
+        call["noise"] = make_noise(case, rule.get("gates", "if"), soft_rate=rule.get("soft_rate", 0.0))
     expected = values_and_gradients(make_layer(case, kind=kind, **rule, backend="reference"), case, **call)
     ours = values_and_gradients(make_layer(case, kind=kind, **rule, backend=use(backend)), case, **call)
     assert_same(ours, expected)
@@ -155,9 +159,12 @@ def test_every_build_of_the_kernel_agrees(build, monkeypatch):
             (G2LSTM, Case("projection", {"proj_size": 3, "bidirectional": True}), "gumbel"),
             (G2GRU, packed, "gumbel"),
             (G2GRU, packed, "binary"),
+            (G2LSTM, packed, "binary"),
         ):
-            both = [make_layer(case, kind=kind, method=method, backend=one) for one in ("reference", "native")]
-            expected, ours = (values_and_gradients(layer, case, noise=make_noise(case)) for layer in both)
+            rule = {"method": method, "soft_rate": 0.4 if method == "binary" else 0.0}
+            both = [make_layer(case, kind=kind, **rule, backend=one) for one in ("reference", "native")]
+            noise = make_noise(case, soft_rate=rule["soft_rate"])
+            expected, ours = (values_and_gradients(layer, case, noise=noise) for layer in both)
             assert_same(ours, expected)
     finally:
         kernel.find.cache_clear()

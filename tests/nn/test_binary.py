@@ -27,6 +27,43 @@ def test_values_are_steps_and_gradients_those_of_the_sampled_gate():
     assert (theirs[1:5] > 0.1).all()
 
 
+def test_infinite_noise_leaves_a_gate_soft():
+    alpha = torch.tensor([-3.0, -0.1, 0.0, 0.2, 40.0], dtype=torch.float64, requires_grad=True)
+    noise = torch.tensor([torch.inf, torch.inf, torch.inf, -0.5, torch.inf], dtype=torch.float64)
+    gate, soft = binary_gate(alpha, 0.5, noise), torch.sigmoid(alpha)
+    assert gate.tolist() == [*soft.tolist()[:3], 0.0, soft[4].item()]
+    ours, theirs = (torch.autograd.grad(one[[0, 1, 2, 4]].sum(), alpha)[0] for one in (gate, soft))
+    assert torch.equal(ours, theirs)  # the temperature is for gates of 0 or 1 alone
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_the_soft_rate_is_the_share_of_soft_gates(kind):
+    torch.manual_seed(0)
+    layer = kind(I, 400, method="binary", soft_rate=0.3, noise_rate=0.0)
+    *_, gates = layer(make_input(kind), return_gates=True)
+    for name in list(gates.named)[:2]:
+        values = gates.named[name][0]
+        share = ((values > 0) & (values < 1)).double().mean().item()
+        assert abs(share - 0.3) < 5 * (0.3 * 0.7 / values.numel()) ** 0.5
+    assert "soft_rate=0.3" in repr(layer)
+    layer.eval()
+    *_, gates = layer(make_input(kind), return_gates=True)
+    assert set(gates.named[next(iter(gates.named))][0].unique().tolist()) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_binary_gates_that_all_stay_soft_are_torchs_own(kind):
+    layer, x = kind(I, H, method="binary", soft_rate=1.0, noise_rate=1.0), make_input(kind)
+    ours, plain = layer(x), kind(I, H, method="sigmoid")
+    plain.load_state_dict(layer.state_dict())
+    for a, b in zip(_tensors(ours), _tensors(plain(x)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def _tensors(output):
+    return [output] if isinstance(output, torch.Tensor) else [one for part in output for one in _tensors(part)]
+
+
 @pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 def test_sampled_gates_are_binary(kind, training):

@@ -87,6 +87,19 @@ def test_kernel_and_torch_make_the_same_noise(dtype, rate, count, monkeypatch):
     assert ours.isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("rate", "soft_rate"), [(0.0, 0.3), (0.2, 0.3), (0.2, 0.9), (0.5, 1.0), (1.0, 1e-9)])
+def test_infinite_noise_has_its_share_in_kernel_and_torch(dtype, rate, soft_rate, monkeypatch):
+    stream, n = draw_stream(torch.Generator().manual_seed(0)), 100_001
+    ours = logistic_noise(stream, n, rate, dtype, soft_rate)
+    monkeypatch.setattr(kernel, "find", lambda: kernel.Found(None, "not here"))
+    assert torch.equal(logistic_noise(stream, n, rate, dtype, soft_rate) == torch.inf, ours == torch.inf)
+    for elements, share in ((ours == torch.inf, soft_rate), (ours.isfinite() & (ours != 0), min(rate, 1 - soft_rate))):
+        assert abs(elements.double().mean().item() - share) <= 5 * math.sqrt(share * (1 - share) / n)
+    monkeypatch.undo()
+    assert torch.equal(ours[ours.isfinite()], logistic_noise(stream, n, rate, dtype)[ours.isfinite()])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("count", [1, 7, 16, 100_001])
 def test_kernel_and_torch_drop_the_same_weights(dtype, count, monkeypatch):

@@ -28,17 +28,30 @@ def test_layers_are_plain_until_the_start_and_have_the_method_from_then_on():
 def test_plain_layers_compute_what_torch_computes():
     layer = g2lstm.G2LSTM(3, 4, method="binary")
     x = torch.randn(5, 2, 3)
-    GateSchedule().apply_(layer, 0.0)
+    GateSchedule(start=0.5).apply_(layer, 0.0)
     torch.testing.assert_close(layer(x)[0], layer.to_lstm()(x)[0])
-    GateSchedule().apply_(layer, 0.6)
+    GateSchedule(start=0.5, soft_rate=0.0).apply_(layer, 0.6)
     gates = layer(x, return_gates=True)[2]
     assert set(gates.input[0].unique().tolist()) <= {0.0, 1.0}
+
+
+def test_binary_gates_harden_one_by_one():
+    model = model_of()
+    for share, rate in ((0.0, 1.0), (0.25, 0.75), (1.0, 0.0)):
+        assert GateSchedule().apply_(model, share) is True
+        assert [(layer.method, layer.soft_rate) for layer in model] == [("binary", rate)] * 2
+    GateSchedule(start=0.5, soft_rate=(0.8, 0.4)).apply_(model, 0.75)
+    assert [layer.soft_rate for layer in model] == pytest.approx([0.6, 0.6])
+    with pytest.raises(G2Error, match=r"soft_rate is a probability and must lie in \[0, 1\], got 1.5"):
+        GateSchedule(soft_rate=1.5)
 
 
 def test_options_that_are_given_win_over_those_of_the_method():
     layer = g2lstm.G2LSTM(3, 4)
     GateSchedule("binary", start=0.0, eval_gate="soft").apply_(layer, 0.0)
-    assert (layer.method, layer.eval_gate, layer.tau, layer.noise_rate) == ("binary", "soft", 0.5, 0.2)
+    assert (layer.method, layer.eval_gate, layer.tau, layer.noise_rate) == ("binary", "soft", 0.5, 0.0)
+    GateSchedule("gumbel").apply_(layer, 0.0)
+    assert (layer.method, layer.eval_gate, layer.tau, layer.noise_rate) == ("gumbel", "soft", 0.9, 0.2)
     GateSchedule("sharpened", start=0.0).apply_(layer, 0.3)
     assert (layer.method, layer.eval_gate, layer.tau) == ("sharpened", "soft", 0.2)
 

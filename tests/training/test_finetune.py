@@ -13,6 +13,7 @@ from g2lstm.compression.model import encoded_matrices
 from g2lstm.compression.spec import Spec
 from g2lstm.nn.record import evaluating
 from g2lstm.recipes.files import recipe_to_toml
+from g2lstm.recipes.sections import GateCourse
 from g2lstm.runs.directory import RunDirectory
 from g2lstm.tasks.recipes import parse_recipe
 from g2lstm.training.distill import RATE, finetune_recipe
@@ -105,7 +106,7 @@ def test_the_recipe_of_a_finetune(data, tmp_path):
     assert recipe_for("adadelta", mt_recipe(data, optimizer=ADADELTA)).train.optimizer.name == "adamw"
     assert recipe_for("other", lm_recipe(data), "train.epochs=7").train.epochs == 7
     binary = parse_recipe(lm_recipe(data).model_dump(by_alias=True, exclude_none=True), ["model.method=binary"])
-    assert recipe_for("binary", binary).train.gates.start == 0
+    assert recipe_for("binary", binary).train.gates == GateCourse(soft_rate=0.0)
 
 
 @pytest.mark.slow

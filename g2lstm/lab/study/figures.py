@@ -131,7 +131,8 @@ def _variants() -> list[tuple[str, str, list[str]]]:
 def _from_the_start(rows: Mapping[str, Row]) -> dict[str, Row]:
     """Binary gates that a run has already learnt are there from the first update on."""
     return {
-        name: replace(row, changes=("train.gates.start=0",)) if name == "binary" else row for name, row in rows.items()
+        name: replace(row, changes=("train.gates.soft_rate=0",)) if name == "binary" else row
+        for name, row in rows.items()
     }
 
 

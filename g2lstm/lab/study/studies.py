@@ -248,7 +248,9 @@ def _variants(recipe: Recipe, deep: tuple[str, ...], finetune: str) -> dict[str,
     rates |= {f"dropout.{name}": rate for name, rate in model.dropout.model_dump().items()}
     half = tuple(f"model.{name}={rate / 2!r}" for name, rate in rates.items())
     rows = METHODS | {OURS: replace(METHODS[OURS], against=(BASELINE,))}
-    rows["binary-from-start"] = Row("binary from the start", "binary", ("binary",), ("train.gates.start=0",))
+    rows["binary-from-start"] = Row(
+        "binary from the start", "binary", ("binary",), ("train.gates.soft_rate=0", "model.noise_rate=0.2")
+    )
     rows["ifo"] = Row("G², output gate too", OURS, ours, ("model.gates=ifo",))
     for tau in (0.3, 0.5, 1.2, 2.0):
         rows[f"tau{tau}"] = Row(f"G², τ {tau}", OURS, ours, (f"model.tau={tau}",))

@@ -47,13 +47,9 @@ void forward(const Layer& l, Real* gates, const Real* noise, const Factor* w_h, 
             const int64_t row = at + first + k;
             Real* gate = gates + row * kGruGates * H + unit;
             V r = sum[k][0] + load(gate, used), z = sum[k][1] + load(gate + H, used);
-            if (noise) {
-              const Real* from = noise + row * 2 * H + unit;
-              r += load(from, used);
-              z += load(from + H, used);
-            }
-            r = sampled.open(r);
-            z = sampled.open(z);
+            const Real* from = noise ? noise + row * 2 * H + unit : nullptr;
+            r = from ? sampled.open(r, load(from, used)) : sampled.open(r);
+            z = from ? sampled.open(z, load(from + H, used)) : sampled.open(z);
             const V a = sum[k][2] + bias;
             const V candidate = tanh<Real>(load(gate + 2 * H, used) + sampled.value(r) * a);
             const V h = load(h_before[begin + first + k] + unit, used);

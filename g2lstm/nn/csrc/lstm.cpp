@@ -61,15 +61,11 @@ void forward(const Layer& l, Real* gates, const Real* noise, const Factor* w_h, 
             Real* gate = gates + row * kGates * H + unit;
             V i = sum[k][0] + load(gate, used), f = sum[k][1] + load(gate + H, used);
             V g = sum[k][2] + load(gate + 2 * H, used), o = sum[k][3] + load(gate + 3 * H, used);
-            if (noise) {
-              const Real* from = noise + row * l.noisy_gates * H + unit;
-              i += load(from, used);
-              f += load(from + H, used);
-              if (l.noisy_gates == 3) o += load(from + 2 * H, used);
-            }
-            i = sampled.open(i);
-            f = sampled.open(f);
-            o = l.noisy_gates == 3 ? sampled.open(o) : sigmoid<Real>(o);
+            const Real* from = noise ? noise + row * l.noisy_gates * H + unit : nullptr;
+            i = from ? sampled.open(i, load(from, used)) : sampled.open(i);
+            f = from ? sampled.open(f, load(from + H, used)) : sampled.open(f);
+            if (l.noisy_gates < 3) o = sigmoid<Real>(o);
+            else o = from ? sampled.open(o, load(from + 2 * H, used)) : sampled.open(o);
             g = tanh<Real>(g);
             const V c = sampled.value(f) * load(c_before[begin + r] + unit, used) + sampled.value(i) * g;
             const V m = (l.noisy_gates == 3 ? sampled.value(o) : o) * tanh<Real>(c);

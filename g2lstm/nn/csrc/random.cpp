@@ -4,6 +4,7 @@
 // has the same in torch operations.
 
 #include <cmath>
+#include <limits>
 
 #include "simd.h"
 
@@ -33,10 +34,13 @@ struct Stream {
 
 }  // namespace
 
-// Logistic noise: if an element's 32 bits are at most `last` it gets noise, else 0; last >= 0.
-EXPORT int g2lstm_noise_float32(int64_t seed, int64_t gamma, float* noise, int64_t count, int64_t last, int threads) {
+// Logistic noise: if an element's 32 bits are above `finite` it gets infinite noise; else if they are at most `last`,
+// logistic noise; else 0. last and finite may be -1.
+EXPORT int g2lstm_noise_float32(int64_t seed, int64_t gamma, float* noise, int64_t count, int64_t last, int64_t finite,
+                                int threads) {
   const Stream stream{uint64_t(seed), uint64_t(gamma)};
-  const Words32 last_words = uint32_t(last) - Words32{};
+  const Words32 last_words = uint32_t(last) - Words32{}, finite_words = uint32_t(finite) - Words32{};
+  const Vector<float> infinite = broadcast(std::numeric_limits<float>::infinity());
   in_parallel(useful_threads(threads, count), [&](int thread, int thread_count) {
     const Range mine = share(ceil_div(count, kWords32), thread, thread_count);
     for (int64_t v = mine.begin; v < mine.end; ++v) {
@@ -47,20 +51,26 @@ EXPORT int g2lstm_noise_float32(int64_t seed, int64_t gamma, float* noise, int64
       const Vector<float> above = __builtin_convertvector(last_words - w, Vector<float>) + 0.5f;
       const Vector<float> value = log(below * reciprocal<float>(above));
       const int used = int(std::min<int64_t>(kWords32, count - v * kWords32));
-      store(noise + v * kWords32, w <= last_words ? value : Vector<float>{}, used);
+      Vector<float> drawn = w <= last_words ? value : Vector<float>{};
+      if (last < 0) drawn = Vector<float>{};
+      drawn = w > finite_words ? infinite : drawn;
+      store(noise + v * kWords32, finite < 0 ? infinite : drawn, used);
     }
   });
   return 0;
 }
 
 // The same with 62 bits per element, so that no integer overflows.
-EXPORT int g2lstm_noise_float64(int64_t seed, int64_t gamma, double* noise, int64_t count, int64_t last, int threads) {
+EXPORT int g2lstm_noise_float64(int64_t seed, int64_t gamma, double* noise, int64_t count, int64_t last, int64_t finite,
+                                int threads) {
   const Stream stream{uint64_t(seed), uint64_t(gamma)};
   in_parallel(useful_threads(threads, count), [&](int thread, int thread_count) {
     const Range mine = share(count, thread, thread_count);
     for (int64_t k = mine.begin; k < mine.end; ++k) {
       const int64_t w = int64_t(stream.word(k) & ((uint64_t(1) << 62) - 1));
-      noise[k] = w <= last ? std::log((double(w) + 0.5) / (double(last - w) + 0.5)) : 0.0;
+      noise[k] = w > finite ? std::numeric_limits<double>::infinity()
+                 : w > last ? 0.0
+                            : std::log((double(w) + 0.5) / (double(last - w) + 0.5));
     }
   });
   return 0;

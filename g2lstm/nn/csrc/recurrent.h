@@ -13,6 +13,7 @@
 // No header of torch is used: the library is loaded with ctypes and does not depend on torch's binary interface.
 #pragma once
 
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -201,7 +202,8 @@ void multiply_into(Real* to, int64_t columns, const Factor* const* rows, int64_t
 enum Mode : int {
   kSoft,    // sigmoid(a / tau)
   kHard,    // 1[a >= 0], with no gradient
-  kBinary,  // 1[a >= 0], with the gradient of the soft gate: stored is sigmoid(a / tau), its sign is that of a
+  kBinary,  // 1[a >= 0], with the gradient of the soft gate: stored is sigmoid(a / tau), its sign is that of a;
+            // but sigmoid(a) where the noise is infinite: stored is 2 + sigmoid(a)
 };
 
 template <class Real> struct Gate {
@@ -216,14 +218,27 @@ template <class Real> struct Gate {
     const V soft = sigmoid<Real>(a * sharpness);
     return mode == kSoft ? soft : (a >= Real(0) ? soft : -soft);
   }
-  V value(V stored) const { return mode == kBinary ? step(stored, stored > Real(0)) : stored; }
+  V open(V a, V noise) const {
+    if (mode != kBinary) return open(a + noise);
+    const auto stays_soft = noise == broadcast<Real>(std::numeric_limits<Real>::infinity());
+    const V marked = sigmoid<Real>(a) + Real(2), binary = open(a + (stays_soft ? V{} : noise));
+    return stays_soft ? marked : binary;
+  }
+  V value(V stored) const {
+    if (mode != kBinary) return stored;
+    const V soft = stored - Real(2), binary = step(stored, stored > Real(0));
+    return is_marked(stored) ? soft : binary;
+  }
   V through(V gradient, V stored) const {  // from the gate's value back to its pre-activation
     if (mode == kHard) return V{};
-    const V soft = mode == kSoft ? stored : (stored < Real(0) ? -stored : stored);
-    return gradient * soft * (Real(1) - soft) * sharpness;
+    if (mode == kSoft) return gradient * stored * (Real(1) - stored) * sharpness;
+    const V size = stored < Real(0) ? -stored : stored, one = broadcast<Real>(1), sharp = broadcast<Real>(sharpness);
+    const V soft = is_marked(stored) ? stored - Real(2) : size;
+    return gradient * soft * (Real(1) - soft) * (is_marked(stored) ? one : sharp);
   }
 
  private:
+  static auto is_marked(V stored) { return stored > broadcast<Real>(1.5); }
   template <class Mask> static V step(V a, Mask is_open) {
     const V one = broadcast<Real>(1), closed = a == a ? V{} : a;
     return is_open ? one : closed;
