@@ -65,7 +65,7 @@ def main() -> None:
             )
             seconds = time.perf_counter() - start
             found = [list(map(int, line.split())) for line in said.stdout.splitlines()]
-            options = {"beam": beam, "length_penalty": search.length_penalty, "forbidden": search.forbidden}
+            options = {name: getattr(search, name) for name in ("length_penalty", "forbidden", "utf8")} | {"beam": beam}
             wanted = [best.tokens for [best] in trained._translate(sources, batch_size=1, **options)]
             python = time.perf_counter() - start - seconds
             wrong = sum(one != other for one, other in zip(found, wanted, strict=True))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from g2lstm.errors import G2Error
-from g2lstm.runtime.sampling import check_temperature, choose
+from g2lstm.runtime.sampling import Utf8, check_temperature, choose
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Ints: TypeAlias = NDArray[np.int64]
@@ -70,6 +70,7 @@ class SearchOptions(NamedTuple):
         forbidden: ids to leave out, such as that of `<unk>`.
         keep_attention: return the attention of each hypothesis, which takes memory.
         drawing: how to draw hypotheses; None to search for the likeliest.
+        utf8: keeps tokens that are parts of characters from making anything but characters.
     """
 
     eos: int
@@ -80,6 +81,7 @@ class SearchOptions(NamedTuple):
     forbidden: Sequence[int] = ()
     keep_attention: bool = False
     drawing: Drawing | None = None
+    utf8: Utf8 | None = None
 
     def check(self) -> None:
         """Raises for options of a search that make no sense."""
@@ -113,24 +115,33 @@ def beam_search(step: Step, state: State, batch: int, max_lengths: Ints, how: Se
         how: the options.
     """
     how.check()
-    eos, beam, length_penalty, n_best, min_length, forbidden, keep_attention, _ = how
+    eos, beam, length_penalty, n_best, min_length, forbidden, keep_attention, _, utf8 = how
     length_penalty = float(length_penalty)  # an integer power of integers could overflow
     max_lengths = np.maximum(max_lengths, min_length)
     not_words = np.array([eos, *forbidden])
     found: list[list[Hypothesis]] = [[] for _ in range(batch)]
     # For each sentence in the batch: its number, how many hypotheses have finished, and their best scores.
     numbers, finished, best = np.arange(batch), np.zeros(batch, np.int64), np.full((batch, n_best), -np.inf)
-    # For each unfinished hypothesis: its log-probability, its tokens (B, K, t), and where it looked (B, K, t, S).
+    # For each unfinished hypothesis: its log-probability, how many bytes its last character lacks, its tokens
+    # (B, K, t), and where it looked (B, K, t, S).
     totals: Floats = np.zeros((batch, 1))
+    missing: Ints = np.zeros((batch, 1), np.int64)
     tokens, looks = np.full((batch, 1, 1), eos), None
     for length in count(1):  # of a hypothesis that finishes now, with <eos>
-        offers = step(tokens[:, :, -1], state, beam + len(not_words))
+        room, most = (max_lengths - length)[:, None, None], beam + len(not_words)  # room: for tokens after the next
+        if utf8 is not None:
+            most = _ALL if missing.any() or room.min() < 3 else most + len(utf8.forbidden[0])
+        offers = step(tokens[:, :, -1], state, most)
         if length <= min_length:
             offers = offers._replace(ends=np.full_like(offers.ends, -np.inf))
+        is_barred = room < 0
+        if utf8 is not None:
+            is_barred = is_barred | ~utf8.allows(missing[..., None], offers.tokens, room)
+            offers = offers._replace(ends=np.where(missing > 0, -np.inf, offers.ends))
         if keep_attention:
             look = offers.attention[:, :, None]
             looks = look if looks is None else np.concatenate([looks, look], axis=2)
-        ends, words = _continuations(offers, totals, max_lengths < length, not_words, beam)
+        ends, words = _continuations(offers, totals, is_barred, not_words, beam)
 
         scores = ends.totals / length**length_penalty
         is_end = scores > -np.inf
@@ -150,6 +161,8 @@ def beam_search(step: Step, state: State, batch: int, max_lengths: Ints, how: Se
         numbers, finished, best = numbers[going_on], finished[going_on], best[going_on]
         max_lengths, totals, parents = max_lengths[going_on], words.totals[going_on], words.parents[going_on]
         before = (going_on[:, None], parents)
+        if utf8 is not None:  # -1 where there are fewer hypotheses than `beam`
+            missing = np.maximum(utf8.after[missing[before], words.tokens[going_on]], 0)
         tokens = np.concatenate([tokens[before], words.tokens[going_on, :, None]], axis=2)
         looks = None if looks is None else looks[before]
         state = offers.state.select(going_on, parents)
@@ -165,16 +178,16 @@ class _Continuations(NamedTuple):
 
 
 def _continuations(
-    offers: Offers, totals: Floats, must_end: NDArray[np.bool_], not_words: Ints, beam: int
+    offers: Offers, totals: Floats, is_barred: NDArray[np.bool_], not_words: Ints, beam: int
 ) -> tuple[_Continuations, _Continuations]:
     """The continuations with `<eos>` that are among the `beam` likeliest, and the `beam` likeliest with words.
 
-    The totals so far are (B, K). Sentences that `must_end` (B,) have reached their maximum length; `not_words` are
-    `<eos>` and the forbidden ids.
+    The totals so far are (B, K). Offers that are barred (B, K or 1, n or 1) can't follow, as in sentences of the
+    maximum length; `not_words` are `<eos>` and the forbidden ids.
     """
     if np.isnan(offers.values[..., 0]).any():
         raise G2Error(NOT_NUMBERS)
-    is_no_word = (offers.tokens[..., None] == not_words).any(axis=-1) | must_end[:, None, None]
+    is_no_word = (offers.tokens[..., None] == not_words).any(axis=-1) | is_barred
     values = np.where(is_no_word, -np.inf, offers.values)
     values = np.concatenate([offers.ends[..., None], values], axis=2, dtype=np.float64)
     words = np.concatenate([np.full_like(offers.tokens[..., :1], not_words[0]), offers.tokens], axis=2)
@@ -250,6 +263,7 @@ class _Sentence:
 
     generator: np.random.Generator
     tokens: list[int] = field(default_factory=list)  # with <eos> in the end
+    missing: int = 0  # bytes of the last character
     looks: list[Floats] = field(default_factory=list)
     total: float = 0.0
 
@@ -267,7 +281,7 @@ def _draw(
 
     The random numbers depend on the seed and on the source, so a sentence gets the same ones in every batch.
     """
-    eos, _, length_penalty, n_best, min_length, forbidden, keep_attention, _ = how
+    eos, _, length_penalty, n_best, min_length, forbidden, keep_attention, _, utf8 = how
     check_temperature(temperature)
     if seed < 0 or n_best < 1:
         raise G2Error(f"seed must be at least 0 and n_best at least 1, got {seed} and {n_best}")
@@ -285,12 +299,16 @@ def _draw(
                     continue
                 values, tokens = (each[place, parents[number]] for each in (offers.values, offers.tokens))
                 allowed = ~np.isin(tokens, forbidden)
+                if utf8 is not None:
+                    room = max(int(max_lengths[row]), min_length) - length - 1
+                    allowed &= utf8.allows(one.missing, tokens, room)
                 if length < min_length:
                     allowed &= tokens != eos
                 elif length >= max_lengths[row]:
                     allowed &= tokens == eos
                 chosen = choose(np.where(allowed, values, -np.inf), temperature, None, 1.0, one.generator)
                 last[place, number] = tokens[chosen]
+                one.missing = 0 if utf8 is None else int(utf8.after[one.missing, tokens[chosen]])
                 one.tokens.append(int(tokens[chosen]))
                 one.total += float(values[chosen])
                 if keep_attention:

@@ -110,8 +110,7 @@ class TextGeneration(ABC):
     @cached_property
     def _utf8(self) -> Utf8 | None:
         """None if every token consists of whole characters."""
-        tokenizer = self.tokenizer
-        return Utf8([tokenizer.bytes_of(one) for one in range(len(tokenizer))]) if tokenizer.kind == "bpe" else None
+        return Utf8.of(self.tokenizer)
 
 
 class LanguageModel(TextGeneration, TokenSession):

@@ -2,12 +2,15 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from g2lstm.errors import G2Error
+
+if TYPE_CHECKING:
+    from g2lstm.text.tokenize import Tokenizer
 
 Logits: TypeAlias = NDArray[np.floating[Any]]
 
@@ -21,6 +24,16 @@ class Utf8:
         after = np.array([[_missing(missing, spelling) for spelling in spellings] for missing in range(4)])
         self.after: NDArray[np.int64] = after  # (4, V); -1 where a token would break a character
         self.forbidden = [np.flatnonzero(row < 0) for row in after]
+
+    @classmethod
+    def of(cls, tokenizer: "Tokenizer") -> Self | None:
+        """That of a tokenizer; None if every token consists of whole characters."""
+        return cls([tokenizer.bytes_of(one) for one in range(len(tokenizer))]) if tokenizer.kind == "bpe" else None
+
+    def allows(self, missing: Any, tokens: NDArray[np.int64], room: Any) -> NDArray[np.bool_]:
+        """Which tokens may follow, if at most `room` more may follow them; each is a token that makes a byte."""
+        after = self.after[missing, tokens]
+        return (after >= 0) & (after <= np.maximum(room, 0))
 
     def finished(self, tokens: Sequence[int]) -> Sequence[int]:
         """These tokens without the last ones, if they are only the beginning of a character."""

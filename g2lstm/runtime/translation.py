@@ -3,6 +3,7 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +13,7 @@ from g2lstm.errors import G2Error
 from g2lstm.runtime.beam import MAX_SOURCE, Drawing, Floats, Hypothesis, limits
 from g2lstm.runtime.detokenize import check_language, detokenize
 from g2lstm.runtime.plain import TranslationParts as TranslationParts
+from g2lstm.runtime.sampling import Utf8
 from g2lstm.runtime.session import TranslationSession
 from g2lstm.runtime.weights import NamedWeights, RunRecipe
 
@@ -145,6 +147,7 @@ class TextTranslation(ABC):
             keep_attention=with_attention or has_words,
             forbidden=self.forbidden,
             drawing=Drawing(temperature, _seed() if seed is None else seed) if sample else None,
+            utf8=self._utf8,
             progress=progress,
             **more,
         )
@@ -170,6 +173,11 @@ class TextTranslation(ABC):
                 each.append(Translation(text, *scores, tokens, ends, attention, hypothesis.tokens, is_cut, pairs))
             results.append(each)
         return results
+
+    @cached_property
+    def _utf8(self) -> Utf8 | None:
+        """None if every token of a translation consists of whole characters."""
+        return Utf8.of(self.target)
 
     @property
     def forbidden(self) -> tuple[int, ...]:

@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from g2lstm.errors import G2Error
 from g2lstm.runtime.beam import Offers, SearchOptions, beam_search
+from g2lstm.runtime.sampling import Utf8
 
 EOS = 0
 PENALTIES = st.sampled_from([0.0, 0.5, 1.0, 2.0])
 SEEDS = st.integers(0, 10_000)
+PIECES = st.sampled_from([b"a", b"", *(bytes([byte]) for byte in "é猫🙂".encode()), "é".encode(), b"\x81a", b"a\xc3"])
 
 
 class State(NamedTuple):
@@ -71,14 +73,24 @@ def check_distinct(scores):
         raise TiedError
 
 
-def slow_search(model, start, max_length, *, beam, length_penalty=1.0, n_best=1, forbidden=()):
+def is_whole(utf8, tokens, max_length):
+    """Whether tokens make characters, and those that an unfinished one lacks have room."""
+    missing = 0
+    for token in tokens:
+        missing = utf8.after[missing, token]
+        if missing < 0:
+            return False
+    return missing <= max(max_length - len(tokens), 0)
+
+
+def slow_search(model, start, max_length, *, beam, length_penalty=1.0, n_best=1, forbidden=(), utf8=None):
     """The definition, for one sentence, in plain Python, and never ending early; it has no answer to ties."""
     unfinished, finished = [(0.0, [], start)], []
     while unfinished and len(finished) < beam:
         continuations = []
         for total, tokens, node in unfinished:
             for word in range(model.words) if len(tokens) < max_length else [EOS]:
-                if word not in forbidden:
+                if word not in forbidden and (utf8 is None or is_whole(utf8, [*tokens, word], max_length)):
                     likely = total + model.log_probabilities[node, word].item()
                     continuations.append((likely, [*tokens, word], model.following[node, word].item()))
         continuations.sort(key=lambda one: -one[0])
@@ -128,6 +140,7 @@ def test_is_the_definition_and_stopping_early_changes_nothing(seed, words, max_l
     model = Automaton(words, seed, sharpness=data.draw(st.floats(0.1, 4)))
     options = {"beam": beam, "length_penalty": length_penalty, "n_best": data.draw(st.integers(1, beam))}
     options["forbidden"] = data.draw(st.lists(st.integers(1, words - 1), max_size=3))
+    options["utf8"] = Utf8([b"\n", *data.draw(st.lists(PIECES, min_size=words - 1, max_size=words - 1))])
     try:
         expected = slow_search(model, 1, max_length, **options)
     except TiedError:

@@ -10,10 +10,12 @@ import torch
 
 import g2lstm
 from g2lstm import G2Error
+from g2lstm.compression import kernel
 from g2lstm.runtime import load
 from g2lstm.tasks.mt.recipe import MtModel, MtRecipe
 from tests.runs.test_compressed import compressed_run
 from tests.runs.toys import grow_, replace_weight_, translation_run
+from tests.runtime.test_sampling import NO_CHARACTER
 from tests.tasks.mt.margins import best_and_margin, rounding
 
 BPE = ("data.tokenizer=bpe", "data.vocabulary=290", "data.is_tokenized=false", "data.lowercase=true")
@@ -77,6 +79,25 @@ def test_translations_are_those_of_torch(run):
     assert len(texts) > 15
     assert ties <= 2
     assert model.translate("ein haus\nhund\n", as_text=True) == trained.translate("ein haus\nhund\n", as_text=True)
+
+
+@pytest.mark.parametrize("how", ["session", "torch", "numpy"])
+def test_translations_are_whole_characters(tmp_path, monkeypatch, how):
+    """Untrained models of bytes, which would write halves of characters in most lines."""
+    torch.manual_seed(1)
+    path = grow_(translation_run(tmp_path, *BPE), 4, 1, 0.0)
+    if how == "numpy":
+        monkeypatch.setattr(kernel, "available", lambda: False)
+    model = g2lstm.load(path) if how == "torch" else load(path)
+    if how == "torch":
+        monkeypatch.setattr("g2lstm.tasks.mt.beam.session_for", lambda model: None)
+    lines = ["ein haus", "hund", "baum und hund"]
+    each = ({"n_best": 5}, {"max_length": 3}, {"beam": 1, "min_length": 40}, {"sample": True, "n_best": 9, "seed": 2})
+    found = [one.target_ids for options in each for one in chain(*model.search(lines, **options))]
+    written = [b"".join(map(model.target.bytes_of, ids)) for ids in found]
+    texts = [some.decode() for some in written if not NO_CHARACTER.search(some)]
+    assert len(texts) > len(written) - 9
+    assert max(map(ord, "".join(texts))) > 0x7FF  # characters of three bytes
 
 
 def test_other_gates_can_be_chosen(plain):

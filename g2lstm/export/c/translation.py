@@ -15,7 +15,8 @@ from g2lstm.compression.stream import encoding_of
 from g2lstm.export.c.program import Buffer, Function, Program, Value, padded, part, whole, width
 from g2lstm.export.c.source import body, constants, kernel, place, size
 from g2lstm.export.c.step import Sizes, declarations
-from g2lstm.export.c.text import comment, template
+from g2lstm.export.c.text import array, comment, template
+from g2lstm.runtime.sampling import Utf8
 from g2lstm.version import __version__
 
 MAX_SOURCE = 50
@@ -65,6 +66,7 @@ class Search:
         beam, length_penalty: unless the caller chooses others.
         read: the log-probabilities (T, V) of the model in Python after each of some target tokens, given a source.
         score: that of its best translation of a source.
+        utf8: keeps tokens that are parts of characters from making anything but characters.
     """
 
     source_end: int
@@ -74,6 +76,7 @@ class Search:
     length_penalty: float
     read: Callable[[Sequence[int], Sequence[int]], NDArray[Any]]
     score: Callable[[Sequence[int]], float]
+    utf8: Utf8 | None = None
 
 
 class Translator:
@@ -161,7 +164,8 @@ def translation_sources(
     state += 4 * sum(_floats(functions[one]) for one in ("forward", "backward"))
     state += 8 * beam * (_floats(functions["decode"]) + longest + 1)
     macs = functions["forward"].macs + functions["backward"].macs
-    sizes = Sizes(size(program), state, scratch.bytes, functions["decode"].macs, macs)
+    kinds, more = _pieces(search.utf8)
+    sizes = Sizes(size(program) + more, state, scratch.bytes, functions["decode"].macs, macs)
     header = Template(template("translation.h", ())).substitute(
         names,
         table="\n".join(f"   {line}" for line in sizes.lines()),
@@ -177,14 +181,25 @@ def translation_sources(
         scratch="\n".join(f"    {line}" for line in scratch.fields()),
         more=declarations(name, texts),
     )
-    source = Template(template("translation.c", ())).substitute(
+    features = ("words",) if search.utf8 is None else ("pieces",)
+    source = Template(template("translation.c", features)).substitute(
         names,
         kernel=kernel(program),
         constants=constants(program),
+        pieces=kinds,
         is_word=" && ".join(f"token != {one}" for one in (f"{upper}_END", *search.forbidden)),
         **{one: body(function, scratch) for one, function in functions.items()},
     )
     return {f"{name}.h": header, f"{name}.c": source}, sizes
+
+
+def _pieces(utf8: Utf8 | None) -> tuple[str, int]:
+    """The tables that keep characters whole, and their bytes: the kind of each token, and what it leaves unfinished."""
+    if utf8 is None:
+        return "", 0
+    after, kinds = np.unique(utf8.after, axis=1, return_inverse=True)
+    each, by_kind = kinds.reshape(-1).astype(np.uint8), after.T.astype(np.int8)
+    return array("uint8_t", "kinds", each) + array("int8_t", "after", by_kind), each.nbytes + by_kind.nbytes
 
 
 def _fields(function: Function, indent: int) -> str:

@@ -9,6 +9,7 @@ namespace {
 struct SearchSpec {
   int64_t end, beam, n_best, min_length, keep_attention, not_words;
   const int64_t* not_word;  // tokens that are no words, the end among them
+  const int8_t* after;      // (tokens, 4) or null: how many bytes the last character then lacks if it lacked 0 to 3; or -1
   double length_penalty;
 };
 
@@ -82,10 +83,14 @@ class Search {
  public:
   std::vector<Found> found;
   std::vector<int32_t> tokens, parents;  // to go on with; none when the search is over
+  std::vector<int8_t> missing{0};        // how many bytes the last character of each lacks
 
   Search(const SearchSpec& spec, int64_t longest, int64_t source)  // longest: in tokens without the end
       : spec_(&spec), longest_(std::max(longest, spec.min_length)), source_(source),
         best_(spec.n_best, -std::numeric_limits<double>::infinity()), tokens{int32_t(spec.end)} {}
+
+  // How many tokens there may be after the next.
+  int64_t room() const { return std::max<int64_t>(longest_ - int64_t(steps_.size()) - 1, 0); }
 
   // Chooses how to go on from the predictions of all hypotheses; attention: (hypotheses, stride).
   void advance(const Prediction* predictions, Vectors attention) {
@@ -111,16 +116,19 @@ class Search {
       return a.total > b.total || (a.total == b.total && a.order < b.order);
     });
     totals_.clear();
+    std::vector<int8_t> after;
     for (size_t place = 0; place < listed; ++place) {
       const Continuation& one = list_[place];
       if (one.token < 0) {
         if (place < beam) finish(one, length);
       } else if (totals_.size() < beam) {
         totals_.push_back(one.total);
+        after.push_back(spec_->after ? spec_->after[4 * one.token + missing[one.parent]] : 0);
         step.tokens.push_back(one.token);
         step.parents.push_back(one.parent);
       }
     }
+    missing.swap(after);
     // Log-probabilities only fall, and the longest sentence divides them most.
     const bool is_over = finished_ >= spec_->beam || totals_.empty() ||
                          !(totals_[0] / std::pow(double(longest_ + 1), spec_->length_penalty) > best_.back());

@@ -41,6 +41,7 @@ class Translation {
   std::vector<Buffer2> h_, c_, h_next_, c_next_; // of each layer, (hypotheses, filled_)
   Buffer2 x_, features_, logits_, attention_;
   std::vector<Prediction> predictions_;
+  std::vector<int8_t> missing_;  // bytes of the last character
 
  public:
   std::vector<Search> searches;
@@ -212,9 +213,11 @@ class Translation {
   template <class Together> bool decode(const SearchSpec& how, const Together& together) {
     const int64_t rows = int64_t(sentence_.size()), C = context(), wide = hidden_ + C, longest = in_vectors(lengths_.front());
     Buffer2 embedded(rows * spec_.embedding);
+    missing_.resize(rows);
     for (int64_t row = 0, n = -1, k = 0; row < rows; ++row, ++k) {
       if (sentence_[row] != n) k = 0;
       n = sentence_[row];
+      missing_[row] = searches[n].missing[k];
       std::copy_n(spec_.target + searches[n].tokens[k] * spec_.embedding, spec_.embedding, &embedded[row * spec_.embedding]);
     }
     x_.resize(rows * wide);  // the layer below, and the context
@@ -289,6 +292,13 @@ class Translation {
       Prediction& made = predictions_[row];
       std::fill(logits + spec_.vocabulary, logits + filled, kNothing);
       made.whole = log_total(logits, filled);
+      if (how.after) {
+        const int64_t room = searches[sentence_[row]].room();
+        for (int64_t token = 0; token < spec_.vocabulary; ++token) {
+          const int8_t after = how.after[4 * token + missing_[row]];
+          if (after < 0 || after > room) logits[token] = kNothing;
+        }
+      }
       made.end = logits[how.end];
       for (int64_t k = 0; k < how.not_words; ++k) logits[how.not_word[k]] = kNothing;
       find_best(logits, filled, size_t(how.beam), made.offers);

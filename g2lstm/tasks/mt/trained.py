@@ -145,11 +145,12 @@ class TrainedTranslationModel(TextTranslation, Trained):
             return self.model.logits(features[:, 0]).log_softmax(-1).numpy(force=True)
 
         def score(source: Sequence[int]) -> float:
-            options = {"beam": how.beam, "length_penalty": how.length_penalty, "forbidden": forbidden}
-            return self._translate([source], **options)[0][0].score
+            options = {"forbidden": forbidden, "utf8": self._utf8}
+            found = self._translate([source], beam=how.beam, length_penalty=how.length_penalty, **options)
+            return found[0][0].score
 
         ends = self.source.eos_id, self.target.eos_id
-        return Search(*ends, forbidden, how.beam, how.length_penalty, read, score)
+        return Search(*ends, forbidden, how.beam, how.length_penalty, read, score, self._utf8)
 
     def split(self, split: str, data_dir: Path | None = None) -> tuple[list[str], list[str]]:
         """The sources and the references of a split, as they are in the files."""

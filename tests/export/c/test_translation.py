@@ -2,6 +2,7 @@
 
 import ctypes
 import re
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import g2lstm
 from tests.export.c.build import SANITIZED, STRICT, compile_c, compiler, run_self_test
 from tests.runs.toys import translation_run
+from tests.runtime.test_sampling import NO_CHARACTER
 
 SHIM = """
 #include "{name}.h"
@@ -80,13 +82,26 @@ def test_translations_are_the_same(trained, tmp_path):
     assert most.source_macs > 0
 
 
-def test_unknown_words_are_forbidden_where_words_are_made_of_pieces(tmp_path):
+def test_translations_are_whole_characters_where_words_are_made_of_pieces(tmp_path):
     words = translation_run(tmp_path / "words")
     assert g2lstm.load(words).c_search().forbidden == []
     pieces = translation_run(tmp_path / "pieces", "data.tokenizer=bpe", "data.vocabulary=300")
     trained = g2lstm.load(pieces)
+    for parameter in trained.model.parameters():
+        parameter.data.mul_(4)
+    trained.model.softmax_bias.data[trained.target.eos_id] = 1  # the end is often likely, in the middle of characters
     made = g2lstm.export_c(trained, tmp_path / "pieces.c")
     assert f"return token != PIECES_END && token != {trained.target.unk_id};" in made.files[1].read_text()
+    translator, search, texts = Translator(made.files[1]), trained.c_search(), ""
+    assert abs(translator.size - made.sizes.state - made.sizes.scratch) <= 16
+    for beam, line in product((1, 5), sources(trained, 15)):
+        [[best]] = trained._translate([line], beam=beam, forbidden=search.forbidden, utf8=search.utf8)
+        tokens, score, _ = translator.translate(line, beam)
+        assert tokens == best.tokens
+        assert score == pytest.approx(best.score, rel=made.tolerance)
+        written = b"".join(map(trained.target.bytes_of, tokens))
+        texts += "" if NO_CHARACTER.search(written) else written.decode()
+    assert max(map(ord, texts)) > 0x7F
 
 
 @pytest.mark.slow

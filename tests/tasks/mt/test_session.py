@@ -12,6 +12,7 @@ from g2lstm.compression import kernel
 from g2lstm.errors import G2Error
 from g2lstm.nn.kernel import BUILDS
 from g2lstm.runtime.plain import PlainTranslation
+from g2lstm.runtime.sampling import Utf8
 from g2lstm.runtime.session import TranslationSession
 from g2lstm.tasks.mt.beam import open_session, session_for, translate
 from g2lstm.tasks.mt.model import TranslationModel
@@ -34,12 +35,16 @@ KINDS = {
 # Steep and hard gates are left out: they magnify rounding, and a sum that it takes across zero switches a hard gate.
 LONG = [("float32", 5, -2.0), ("int8", 6, -2.0)]
 LONG += [pytest.param(kind, 6, -2.0, marks=pytest.mark.slow) for kind in ("small", "low rank")]
+# Tokens that are bytes of characters, in turn: 0 and 1 are <unk> and <eos>.
+PIECES = [b"a", *(bytes([byte]) for byte in "é猫🙂".encode()), "é".encode(), b"\x81a", "猫".encode()[1:]]
+SPELLINGS = [b" <unk>", b"\n", *(PIECES[k % len(PIECES)] for k in range(68))]
 SEARCHES = (
     {"beam": 1},
     {"beam": 5, "keep_attention": True},
     {"beam": 8, "n_best": 8, "length_penalty": 0.5, "forbidden": (0, 7, 8), "keep_attention": True},
     {"beam": 4, "n_best": 2, "min_length": 6, "max_length": 9},
     {"beam": 2, "max_length": 1, "min_length": 4},
+    {"beam": 4, "max_length": 7, "utf8": Utf8(SPELLINGS)},
 )
 
 pytestmark = pytest.mark.skipif(not kernel.available(), reason="needs the compiled kernel")

@@ -56,6 +56,10 @@ $decode
 
 /* ---------------------------------------------------------------------------------------------- the search */
 
+//@ pieces
+$pieces
+//@
+
 int ${name}_encode(workspace *s, const int32_t *source, int32_t count, hypothesis *first)
 {
     float mean[VALUES] = {0};
@@ -108,6 +112,25 @@ static int is_word(int32_t token)
     return $is_word;
 }
 
+/* How many bytes the last character of a text lacks after a token, if it lacked so many before; -1 if it would break. */
+static int32_t lacks(int32_t before, int32_t token)
+{
+//@ pieces
+    return after[4 * kinds[token] + before];
+//@
+//@ words
+    (void)token;
+    return before;
+//@
+}
+
+/* Whether a token may follow if at most `room` more may; each is a token that makes a byte. */
+static int fits(int32_t before, int32_t token, int32_t room)
+{
+    const int32_t after_it = lacks(before, token);
+    return after_it >= 0 && after_it <= room;
+}
+
 /* Where a step looked most, never at the end of the sentence. */
 static int16_t looked_at(const workspace *s)
 {
@@ -125,6 +148,7 @@ int32_t ${name}_translate(workspace *s, const int32_t *source, int32_t count, in
     continuation list[2 * BEAM] = {{0, 0, 0}}, words[BEAM] = {{0, 0, 0}}; /* of all hypotheses; of one, or to go on */
     double totals[BEAM] = {0};
     int16_t looked[BEAM] = {0};
+    int32_t missing[BEAM] = {0}, missed[BEAM] = {0}; /* bytes of the last character; before the last token */
     int32_t alive = 1, finished = 0, best = 0;
     s->score = -HUGE_VAL;
     s->log_probability = 0;
@@ -132,17 +156,18 @@ int32_t ${name}_translate(workspace *s, const int32_t *source, int32_t count, in
     if (count == 0) s->score = 0;
     for (int32_t length = 1; count > 0; ++length) { /* of a hypothesis that finishes now, with its end */
         const int must_end = length > 2 * count + 10;
+        const int32_t room = must_end ? 0 : 2 * count + 10 - length; /* for tokens after the next */
         int32_t listed = 0, kept = 0;
         for (int32_t k = 0; k < alive; ++k) {
             const int32_t last = length == 1 ? ${upper}_BEGIN : s->history[length - 2][k].token;
             decode(s, &s->now[k], last, s->out);
             looked[k] = looked_at(s);
             const continuation end = {totals[k] + (double)s->out[${upper}_END], k, ${upper}_END};
-            listed = offer(list, listed, 2 * beam, end);
+            if (missing[k] == 0) listed = offer(list, listed, 2 * beam, end);
             kept = 0;
             for (int32_t token = 0; token < ${upper}_TARGET_VOCABULARY && !must_end; ++token) {
                 const continuation one = {totals[k] + (double)s->out[token], k, token};
-                if ((kept < beam || one.total > words[beam - 1].total) && is_word(token))
+                if ((kept < beam || one.total > words[beam - 1].total) && is_word(token) && fits(missing[k], token, room))
                     kept = offer(words, kept, beam, one);
             }
             for (int32_t j = 0; j < kept; ++j) listed = offer(list, listed, 2 * beam, words[j]);
@@ -167,9 +192,11 @@ int32_t ${name}_translate(workspace *s, const int32_t *source, int32_t count, in
         }
         if (finished >= beam || kept == 0 || !(words[0].total / pow(2 * count + 11, length_penalty) > s->score)) break;
         alive = kept;
+        memcpy(missed, missing, sizeof missed);
         for (int32_t k = 0; k < kept; ++k) {
             const int32_t parent = words[k].parent;
             totals[k] = words[k].total;
+            missing[k] = lacks(missed[parent], words[k].token);
             s->history[length - 1][k].token = words[k].token;
             s->history[length - 1][k].place = looked[parent];
             s->history[length - 1][k].parent = (int16_t)parent;

@@ -79,18 +79,19 @@ export class TranslationModel {
     const most = this.how.limit[0] * ids.length + this.how.limit[1];
     await pause();
     const memory = this.encode([...ids, this.source.eos]);
-    let [unfinished, finished] = [[{ total: 0, tokens: [], looks: [], states: [this.start(memory)] }], []];
+    const start = { total: 0, missing: 0, tokens: [], looks: [], states: [this.start(memory)] };
+    let [unfinished, finished] = [[start], []];
     for (let length = 1; ; length += 1) {
       await pause();
       const last = unfinished.map(({ tokens }) => tokens.at(-1) ?? eos);
       const out = this.decode(last, unfinished.map(({ states }) => states.at(-1)), memory);
       const offers = products(this.softmax, out.features, this.bias).flatMap((logits, parent) =>
-        this.offers(logits, length <= most ? beam + notWords.size : 0, notWords).map(({ token, value }) =>
-          ({ parent, token, total: unfinished[parent].total + value })));
+        this.offers(logits, length <= most ? beam : 0, notWords, unfinished[parent].missing, Math.max(most - length, 0))
+          .map(({ value, ...one }) => ({ ...one, parent, total: unfinished[parent].total + value })));
       offers.sort((one, other) => other.total - one.total);
       const before = unfinished;
-      const grown = ({ parent, token, total }) => ({
-        total, tokens: [...before[parent].tokens, token], looks: [...before[parent].looks, out.attention[parent]],
+      const grown = ({ parent, token, total, missing }) => ({
+        total, missing, tokens: [...before[parent].tokens, token], looks: [...before[parent].looks, out.attention[parent]],
         states: [...before[parent].states, out.states[parent]],
       });
       for (const one of offers.slice(0, beam).filter(({ token }) => token === eos)) {
@@ -106,18 +107,21 @@ export class TranslationModel {
     return { ...found, memory, states: states.slice(1) };
   }
 
-  // <eos>, and the likeliest words among as many tokens as `count`, with their log-probabilities.
-  offers(logits, count, notWords) {
+  // <eos>, and the `count` likeliest words, with their log-probabilities and the bytes that the last character then
+  // lacks: none of them breaks a character, or leaves one that lacks more than there is room for.
+  offers(logits, count, notWords, before, room) {
     const whole = logSum(logits);
     const best = []; // highest first
     for (let token = 0; count && token < logits.length; token += 1) {
-      if (best.length === count && !(logits[token] > logits[best[count - 1]])) continue;
+      if (best.length === count && !(logits[token] > logits[best[count - 1].token])) continue;
+      const missing = notWords.has(token) ? -1 : this.target.missing(before, token);
+      if (missing < 0 || missing > room) continue;
       let at = Math.min(best.length, count - 1);
-      for (; at > 0 && logits[token] > logits[best[at - 1]]; at -= 1) best[at] = best[at - 1];
-      best[at] = token;
+      for (; at > 0 && logits[token] > logits[best[at - 1].token]; at -= 1) best[at] = best[at - 1];
+      best[at] = { token, missing };
     }
-    const words = best.filter((token) => !notWords.has(token));
-    return [this.target.eos, ...words].map((token) => ({ token, value: logits[token] - whole }));
+    const ends = before ? [] : [{ token: this.target.eos, missing: 0 }];
+    return [...ends, ...best].map((one) => ({ ...one, value: logits[one.token] - whole }));
   }
 
   /* The text of a translation; an unknown word is copied from the source where the model looked. */
