@@ -227,5 +227,4 @@ def _table(report: Mapping[str, Any], title: str) -> Table:
         before, after = speed["before"], speed["after"]
         name = f"{speed['unit']} ({speed['how']}; a short measurement)"
         rows.append([name, f"{before:,.1f}", f"{after:,.1f}", f"× {after / before:.2f}", ""])
-    rows += [[what, UNKNOWN, UNKNOWN, UNKNOWN, ""] for what in ("score", "speed") if not report[what]]
     return table(("", "before", "after", "change", "bits per weight"), rows, title=title, caption=report["spec"])
