@@ -43,10 +43,21 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
     source = str(name_or_path)
     if is_own_text(source):
         is_pairs = pair_endings(Path(source).expanduser()) is not None
-        tables = automatic_pairs(source)[0] if is_pairs else automatic(source)
+        hidden = wanted_width(overrides)
+        tables = automatic_pairs(source, hidden=hidden)[0] if is_pairs else automatic(source, hidden=hidden)
         return parse_recipe(tables, overrides, source=f"for {source}")
     is_run = Path(source).name == "recipe.toml"
     return parse_recipe(read_tables(source), overrides, source=source, is_run=is_run)
+
+
+def wanted_width(overrides: Sequence[str]) -> int | None:
+    """The `model.hidden` that overrides set; None if they set none that could be one."""
+    tables: dict[str, Any] = {}
+    apply_overrides(tables, overrides)
+    match tables:
+        case {"model": {"hidden": int(hidden)}}:
+            return hidden
+    return None
 
 
 def parse_recipe(

@@ -34,15 +34,17 @@ def look_at(path: Path) -> Look:
     return Look(round(len(sample) * share), sum(count > 1 for count in counts.values()), looks_tokenised(sample))
 
 
-def automatic(path: str) -> dict[str, Any]:
+def automatic(path: str, *, hidden: int | None = None) -> dict[str, Any]:
     """The tables of a recipe for the text in `path`, as `own_texts` takes it.
 
-    The longer the text, the more sub-words, the wider the layers, the less dropout and the more minutes.
+    The longer the text, the more sub-words, the wider the layers, the less dropout and the more minutes. Layers of
+    another width, `hidden`, get more dropout the wider they are.
     """
     look = look_at(Path(path))
     millions = look.characters / 1e6
     embedding = 64 * between(1, round(3 * millions**0.25), 8)
-    dropout = between(0.1, round(0.2 * millions**-0.25, 2), 0.5)
+    width = 2 * embedding if hidden is None else hidden
+    dropout = between(0.1, round(0.2 * millions**-0.25 * width / (2 * embedding), 2), 0.5)
     # Text in a script of thousands of characters, such as Chinese, needs a token for each that is not rare.
     vocabulary = between(300, max(two_digits(1000 * millions**0.6), 2 * look.alphabet), 16_000)
     return {
@@ -56,7 +58,7 @@ def automatic(path: str) -> dict[str, Any]:
         "model": {
             "method": "gumbel",
             "embedding": embedding,
-            "hidden": 2 * embedding,
+            "hidden": width,
             "layers": 2,
             "weight_dropout": dropout,
             "dropout": {"input": round(dropout / 2, 2), "between": round(dropout / 2, 2), "output": dropout},

@@ -72,10 +72,13 @@ def look_at(files: PairFiles) -> PairLook:
     )
 
 
-def automatic(path: str, source: str | None = None, target: str | None = None) -> tuple[dict[str, Any], PairLook]:
+def automatic(
+    path: str, source: str | None = None, target: str | None = None, *, hidden: int | None = None
+) -> tuple[dict[str, Any], PairLook]:
     """The tables of a recipe for the pairs in a folder, and what was seen; by default its two endings in order.
 
-    The more pairs, the more sub-words, the wider the layers, the less dropout and the more minutes.
+    The more pairs, the more sub-words, the wider the layers, the less dropout and the more minutes. Layers of another
+    width, `hidden`, get more dropout the wider they are.
     """
     folder = Path(path).expanduser()
     if source is None or target is None:
@@ -85,8 +88,9 @@ def automatic(path: str, source: str | None = None, target: str | None = None) -
         source, target = found
     look = look_at(own_pairs(folder, (source, target))["train"])
     thousands = look.pairs / 1000
-    width = 64 * between(2, round(1.3 * thousands ** (1 / 3)), 8)
-    dropout = between(0.1, round(0.6 * thousands**-0.2, 2), 0.3)
+    embedding = 64 * between(2, round(1.3 * thousands ** (1 / 3)), 8)
+    width = embedding if hidden is None else hidden
+    dropout = between(0.1, round(0.6 * thousands**-0.2 * width / embedding, 2), 0.3)
     vocabulary = between(300, two_digits(1000 * thousands**0.5), 32_000)
     tables: dict[str, Any] = {
         "task": "mt",
@@ -102,7 +106,7 @@ def automatic(path: str, source: str | None = None, target: str | None = None) -
         },
         "model": {
             "method": "gumbel",
-            "embedding": width,
+            "embedding": embedding,
             "hidden": width,
             "layers": 2,
             "dropout": {"input": dropout, "between": dropout, "output": dropout},

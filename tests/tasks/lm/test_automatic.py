@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from g2lstm.errors import G2Error
 from g2lstm.tasks.lm.automatic import automatic
 from g2lstm.tasks.recipes import load_recipe, parse_recipe
 
@@ -52,3 +53,18 @@ def test_a_text_stands_for_its_recipe(tmp_path):
     assert load_recipe(folder).data.path == str(folder)
     (tmp_path / "other").write_text('task = "lm"\ndata.name = "embedded"\n')  # a recipe by another name
     assert load_recipe(tmp_path / "other").data.name == "embedded"
+
+
+def test_dropout_is_for_the_width_that_is_used(tmp_path):
+    """Few units on a text that could feed more need less dropout."""
+    path = tmp_path / "my.txt"
+    path.write_text(plain(3000))
+    usual = load_recipe(path).model
+    narrow, wide = (load_recipe(path, [f"model.hidden={usual.hidden * by // 4}"]).model for by in (3, 5))
+    assert narrow.dropout.output < usual.dropout.output < wide.dropout.output
+    assert narrow.weight_dropout < usual.weight_dropout < wide.weight_dropout
+    assert load_recipe(path, [f"model.hidden={usual.hidden}"]).model == usual
+    told = load_recipe(path, ["model.hidden=64", "model.dropout.output=0.4"]).model
+    assert (told.hidden, told.dropout.output) == (64, 0.4)
+    with pytest.raises(G2Error, match="model.hidden"):
+        load_recipe(path, ["model.hidden=wide"])

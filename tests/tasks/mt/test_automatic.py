@@ -119,3 +119,11 @@ def test_folders_without_pairs(tmp_path):
     (tmp_path / "train.en").write_text("\n" * 25 + "a house\n" * 25)
     with pytest.raises(G2Error, match="have no pair with text on both sides"):
         automatic(str(tmp_path))
+
+
+def test_dropout_is_for_the_width_that_is_used(tmp_path):
+    folder = write(tmp_path / "pairs", 60_000)
+    narrow, usual = (load_recipe(folder, each).model for each in (["model.hidden=192"], []))
+    assert (narrow.hidden, narrow.embedding) == (192, usual.embedding)
+    assert 0.1 < narrow.dropout.output < usual.dropout.output
+    assert narrow.dropout.output / usual.dropout.output == pytest.approx(192 / usual.hidden, abs=0.05)
