@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from g2lstm.compression.encodings.base import is_whole
 from g2lstm.errors import G2Error
-from g2lstm.runtime.sampling import Utf8, check_temperature, choose
+from g2lstm.runtime.sampling import Utf8, check_seed, check_temperature, choose, is_number
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Ints: TypeAlias = NDArray[np.int64]
@@ -86,15 +87,15 @@ class SearchOptions(NamedTuple):
     def check(self) -> None:
         """Raises for options of a search that make no sense."""
         eos, beam, length_penalty, n_best, *_ = self
-        if not isinstance(beam, int) or not 1 <= beam <= 1000:
-            raise G2Error(f"beam must be a whole number from 1 to 1000, got {beam}; 1 is greedy search, 5 is usual")
-        if not 0 <= length_penalty <= 10:
+        if not is_whole(beam, 1, 1000):
+            raise G2Error(f"beam must be a whole number from 1 to 1000, got {beam!r}; 1 is greedy search, 5 is usual")
+        if not is_number(length_penalty, 0, 10):
             raise G2Error(
-                f"length_penalty must be from 0 to 10, got {length_penalty}; "
+                f"length_penalty must be from 0 to 10, got {length_penalty!r}; "
                 "0 is none, 1 compares sentences by their mean log-probability"
             )
-        if not isinstance(n_best, int) or not 1 <= n_best <= beam:
-            raise G2Error(f"n_best must be from 1 to the beam of {beam}, got {n_best}; a wider beam finds more")
+        if not is_whole(n_best, 1, beam):
+            raise G2Error(f"n_best must be from 1 to the beam of {beam}, got {n_best!r}; a wider beam finds more")
         if eos in self.forbidden:
             raise G2Error(f"<eos>, token id {eos}, is forbidden, so no sentence could end; remove it from forbidden")
 
@@ -213,8 +214,10 @@ def _highest(values: Floats, most: int) -> Ints:
 
 def check_lengths(lengths: Sequence[int], max_length: int | None, max_source: int | None) -> None:
     """Raises for sources that are too long, and for limits that make no sense."""
-    if max_length is not None and not 1 <= max_length < _ALL:
-        raise G2Error(f"max_length must be a whole number from 1 to {_ALL - 1}, got {max_length}")
+    if max_length is not None and not is_whole(max_length, 1, _ALL - 1):
+        raise G2Error(f"max_length must be a whole number from 1 to {_ALL - 1}, got {max_length!r}")
+    if max_source is not None and not is_whole(max_source, 0):
+        raise G2Error(f"max_source must be a whole number of at least 0, got {max_source!r}; None means no limit")
     for line, length in enumerate(lengths, start=1):
         if max_source is not None and length > max_source:
             raise G2Error(f"line {line} {too_long(length, max_source)}")
@@ -283,8 +286,9 @@ def _draw(
     """
     eos, _, length_penalty, n_best, min_length, forbidden, keep_attention, _, utf8 = how
     check_temperature(temperature)
-    if seed < 0 or n_best < 1:
-        raise G2Error(f"seed must be at least 0 and n_best at least 1, got {seed} and {n_best}")
+    check_seed(seed)
+    if not is_whole(n_best, 1):
+        raise G2Error(f"n_best must be a whole number of at least 1, got {n_best!r}")
     drawn = [
         [_Sentence(np.random.default_rng([seed, number, *source])) for number in range(n_best)] for source in sources
     ]

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from g2lstm.compression.encodings import Encoding
+from g2lstm.compression.encodings.base import is_whole
 from g2lstm.compression.gate_weights import LayerWeights
 from g2lstm.compression.kernel import open_session
 from g2lstm.compression.session import Layer, TokenSession
 from g2lstm.errors import G2Error
-from g2lstm.runtime.sampling import Logits, Utf8, continuation
+from g2lstm.runtime.sampling import Logits, Utf8, check_seed, continuation
 from g2lstm.runtime.weights import NamedWeights, RunRecipe
 
 if TYPE_CHECKING:
@@ -95,8 +96,9 @@ class TextGeneration(ABC):
             seed: makes the result repeatable.
             allow_unknown: let the model produce `<unk>`.
         """
-        if tokens < 0:
-            raise G2Error(f"tokens must be at least 0, got {tokens}")
+        if not is_whole(tokens, 0):
+            raise G2Error(f"tokens must be a whole number of at least 0, got {tokens!r}")
+        check_seed(seed)
         ids = [self.tokenizer.eos_id, *token_ids(self.tokenizer, prompt)]
         forbidden = () if allow_unknown else (self.tokenizer.unk_id,)
         with self._reading() as read:

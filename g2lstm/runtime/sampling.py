@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from g2lstm.compression.encodings.base import is_whole
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
@@ -85,10 +87,10 @@ def continuation(
         generator: one random number is drawn from it for each token.
     """
     check_temperature(temperature)
-    if top_k is not None and top_k < 1:
-        raise G2Error(f"top_k must be at least 1, got {top_k}; None means all tokens")
-    if not 0 < top_p <= 1:
-        raise G2Error(f"top_p is a probability and must lie in (0, 1], got {top_p}; 1 means all tokens")
+    if top_k is not None and not is_whole(top_k, 1):
+        raise G2Error(f"top_k must be a whole number of at least 1, got {top_k!r}; None means all tokens")
+    if not is_number(top_p, 0, 1) or top_p == 0:
+        raise G2Error(f"top_p is a probability and must lie in (0, 1], got {top_p!r}; 1 means all tokens")
 
     def draw() -> Iterator[int]:
         *earlier, tokens = [prompt[start : start + _AT_ONCE] for start in range(0, len(prompt), _AT_ONCE)]
@@ -110,8 +112,19 @@ def continuation(
 
 def check_temperature(temperature: float) -> None:
     """Raises for what is no temperature."""
-    if not 0 <= temperature < math.inf:
-        raise G2Error(f"temperature must be a finite number of at least 0, got {temperature}; 1 is the model's own")
+    if not is_number(temperature, 0) or temperature == math.inf:
+        raise G2Error(f"temperature must be a finite number of at least 0, got {temperature!r}; 1 is the model's own")
+
+
+def check_seed(seed: int | None) -> None:
+    """Raises for what is no seed."""
+    if seed is not None and not is_whole(seed, 0):
+        raise G2Error(f"seed must be a whole number of at least 0, got {seed!r}; None draws one")
+
+
+def is_number(value: object, lowest: float, highest: float = math.inf) -> bool:
+    """Whether this is a number within bounds, perhaps of NumPy."""
+    return isinstance(value, Real) and lowest <= float(value) <= highest
 
 
 def choose(logits: Logits, temperature: float, top_k: int | None, top_p: float, generator: np.random.Generator) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from g2lstm.compression.encodings.base import is_whole
 from g2lstm.errors import G2Error
 from g2lstm.runtime.beam import MAX_SOURCE, Drawing, Floats, Hypothesis, limits
 from g2lstm.runtime.detokenize import check_language, detokenize
@@ -129,9 +130,9 @@ class TextTranslation(ABC):
         how = self.search_facts
         if as_text:
             check_language(how.language)
-        if not 0 <= min_length <= MAX_SOURCE:
-            raise G2Error(f"min_length must be 0 to {MAX_SOURCE}, got {min_length}")
-        if max_length is not None and min_length > max_length:
+        if not is_whole(min_length, 0, MAX_SOURCE):
+            raise G2Error(f"min_length must be 0 to {MAX_SOURCE}, got {min_length!r}")
+        if is_whole(max_length, 1, min_length - 1):
             raise G2Error(f"min_length is {min_length}, more than max_length, which is {max_length}")
         lines = [self.cleaned(line) for line in lines]
         sources = self.source.encode_lines(lines)

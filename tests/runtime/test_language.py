@@ -79,8 +79,26 @@ def test_the_state_can_be_kept(plain):
     assert np.array_equal(model.step(4), expected)
     with pytest.raises(G2Error, match="token ids go from 0 to 31, got 32"):
         model.step(32)
-    with pytest.raises(G2Error, match="tokens must be at least 0, got -1"):
-        model.generate(tokens=-1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokens": -1}, "tokens must be a whole number of at least 0, got -1"),
+        ({"tokens": "3"}, "tokens must be a whole number of at least 0, got '3'"),
+        ({"tokens": 1.5}, "tokens must be a whole number of at least 0, got 1.5"),
+        ({"temperature": "x"}, "temperature must be a finite number of at least 0, got 'x'"),
+        ({"seed": "y"}, "seed must be a whole number of at least 0, got 'y'"),
+        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"top_k": "5"}, "top_k must be a whole number of at least 1, got '5'"),
+        ({"top_p": None}, r"top_p is a probability and must lie in \(0, 1\], got None"),
+    ],
+)
+def test_arguments_of_the_wrong_kind(plain, options, message):
+    for model in (load(plain), g2lstm.load(plain)):
+        with pytest.raises(G2Error, match=message):
+            model.generate(**options)
+        model.generate(tokens=np.int64(1), temperature=np.float32(0.5), seed=np.int64(2), top_k=np.int64(3))
 
 
 def test_other_gates_can_be_chosen(plain):

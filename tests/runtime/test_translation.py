@@ -124,6 +124,27 @@ def test_progress_and_limits(plain):
         model.search("ein")
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beam": "5"}, "beam must be a whole number from 1 to 1000, got '5'"),
+        ({"length_penalty": "1"}, "length_penalty must be from 0 to 10, got '1'"),
+        ({"n_best": 1.5}, "n_best must be from 1 to the beam of 5, got 1.5"),
+        ({"max_length": "9"}, "max_length must be a whole number from 1 to 2147483647, got '9'"),
+        ({"max_source": "9"}, "max_source must be a whole number of at least 0, got '9'"),
+        ({"min_length": "1"}, "min_length must be 0 to 1000, got '1'"),
+        ({"min_length": 5, "max_length": 4}, "min_length is 5, more than max_length, which is 4"),
+        ({"sample": True, "temperature": "x"}, "temperature must be a finite number of at least 0, got 'x'"),
+        ({"sample": True, "seed": "y"}, "seed must be a whole number of at least 0, got 'y'"),
+        ({"sample": True, "n_best": "2"}, "n_best must be a whole number of at least 1, got '2'"),
+    ],
+)
+def test_arguments_of_the_wrong_kind(plain, options, message):
+    for model in (load(plain), g2lstm.load(plain)):
+        with pytest.raises(G2Error, match=message):
+            model.search(["ein haus"], **options)
+
+
 def test_an_old_recipe_has_todays_defaults(plain):
     path = plain / "recipe.toml"
     keys = ("beam", "length_penalty", "is_tokenized", "residual")

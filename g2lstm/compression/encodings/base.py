@@ -9,6 +9,7 @@ import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias, TypeGuard
 
 import numpy as np
@@ -329,9 +330,9 @@ def bits_per_weight(size: int, weights: int) -> float:
     return round(8 * size / max(weights, 1), 3)
 
 
-def is_whole(value: Any, lowest: int, highest: int) -> TypeGuard[int]:
-    """Whether this is an integer within bounds; truth values are not."""
-    return isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest
+def is_whole(value: Any, lowest: int, highest: float = math.inf) -> TypeGuard[int]:
+    """Whether this is an integer within bounds, perhaps of NumPy; truth values are not."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and lowest <= int(value) <= highest
 
 
 def brief(value: object) -> str:

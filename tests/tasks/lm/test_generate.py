@@ -83,7 +83,7 @@ def test_model_is_as_before_between_tokens(model):
     ("options", "message"),
     [
         ({"temperature": -1.0}, "temperature must be a finite number of at least 0, got -1.0"),
-        ({"top_k": 0}, "top_k must be at least 1, got 0"),
+        ({"top_k": 0}, "top_k must be a whole number of at least 1, got 0"),
         ({"top_p": 0.0}, r"top_p is a probability and must lie in \(0, 1\], got 0.0"),
     ],
 )
