@@ -48,6 +48,12 @@ def test_inherited_methods_are_on_the_page():
         assert {"translate", "search"} <= set(package[name].all_members)
 
 
+def test_the_tutorial_explains_what_newcomers_set():
+    tutorial = (ROOT / "docs" / "tutorial.md").read_text()
+    for key in ("data.tokenizer", "data.vocabulary", "data.min_frequency", "train.minutes", "train.optimizer"):
+        assert f"\n- **`{key}`**: " in tutorial
+
+
 def test_the_front_page_stays_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
@@ -179,6 +185,7 @@ def test_the_site_is_built_and_needs_nothing_from_outside(browser, tmp_path):
     assert "weight_dropout" in (tmp_path / "api.html").read_text()  # an argument of G2LSTM
     assert "--eval-gate" in (tmp_path / "commands.html").read_text()
     assert "...</li>" not in (tmp_path / "commands.html").read_text()  # whole sentences
+    assert "train.checkpoint_minutes" in (tmp_path / "recipes.html").read_text()
     for page in pages:
         assert not re.search(r'<(?:script|img|iframe)[^>]* src="(?:https?:)?//', page.read_text()), page
         assert not re.search(r'<link[^>]* href="(?:https?:)?//', page.read_text()), page

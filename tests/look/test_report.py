@@ -131,6 +131,11 @@ def test_all_that_is_known_is_told(runs, measured, tmp_path):
         "attention",
         "perplexity on test against size",
     ]  # fmt: skip
+    # What matters most comes first, then pictures, and what only experts read last.
+    sentence = "g2 &amp; &lt;i&gt;co has a perplexity of 86.21 on the test text."
+    first, last = text.index("<figure>"), text.rindex("</figure>")
+    assert text.index("<table>") < text.index(sentence) < first
+    assert last < text.index("<h2>Scores</h2>") < text.index("|seed:1") < text.index("[model]")
     # It needs nothing else, and text stays text.
     assert all(address.startswith("#") for address in page.addresses)
     assert not {"script", "link", "img", "image", "iframe", "b", "i"} & set(page.names)

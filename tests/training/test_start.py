@@ -245,6 +245,16 @@ def test_tables_data_and_observer(tables, tmp_path):
     assert again.model.vocabulary_size == trained.model.vocabulary_size
 
 
+def test_a_text_is_enough(tmp_path, monkeypatch):
+    monkeypatch.setenv("G2LSTM_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "cats.txt"
+    path.write_text("The cat sat on the mat.\nThe dog, it seems, saw the cat.\n" * 60)
+    small = ["train.epochs=1", "model.embedding=8", "model.hidden=12"]
+    trained = g2lstm.train(path, tmp_path / "run", small)
+    assert trained.recipe == load_recipe(path, small)
+    assert (trained.recipe.data.tokenizer, trained.recipe.train.minutes) == ("bpe", 1)
+
+
 def test_the_frequencies_of_words_may_be_known_from_the_start(tables, tmp_path):
     for split in ("train", "valid", "test"):
         (tmp_path / f"data/{split}.txt").write_text("the cat saw the dog\nthe dog ran\n" * 20)
