@@ -43,7 +43,7 @@ class _Model(ctypes.Structure):
 
 class _Search(ctypes.Structure):
     _fields_ = [
-        *[(name, _LONG) for name in ("end", "beam", "n_best", "min_length", "keep_attention", "not_words")],
+        *[(name, _LONG) for name in ("end", "beam", "n_best", "min_length", "keep_attention", "not_words", "words")],
         ("not_word", _POINTER),
         ("after", _POINTER),
         ("length_penalty", ctypes.c_double),
@@ -90,13 +90,13 @@ class CompiledTranslation:
         if not 0 <= eos < words:
             raise G2Error(f"target_eos must be a token id from 0 to {words - 1}, got {eos}")
         not_words = np.array([eos, *(token for token in forbidden if 0 <= token < words)], np.int64)
-        after = None if utf8 is None else np.ascontiguousarray(utf8.after.T, np.int8)
-        if after is not None and len(after) != words:
-            raise G2Error(f"utf8 must know all {words} tokens, got {len(after)}")
+        after = None if utf8 is None else np.ascontiguousarray(utf8.after, np.uint8)
+        if after is not None and after.shape[1] != words:
+            raise G2Error(f"utf8 must know all {words} tokens, got {after.shape[1]}")
         lengths = np.array([len(source) for source in sources], np.int64)
         x = np.ascontiguousarray(self._rows(sources), np.float32)
         longest, sizes = np.ascontiguousarray(most, np.int64), np.empty((len(sources), n_best), np.int64)
-        numbers = (eos, beam, n_best, min_length, keep_attention, len(not_words))
+        numbers = (eos, beam, n_best, min_length, keep_attention, len(not_words), words)
         pointers = not_words.ctypes.data, None if after is None else after.ctypes.data
         search = _Search(*numbers, *pointers, length_penalty)
         given = (x.ctypes.data, lengths.ctypes.data, longest.ctypes.data, len(sources))

@@ -7,9 +7,9 @@ namespace {
 
 // How Python describes a search; keep in step with `runtime/session.py`.
 struct SearchSpec {
-  int64_t end, beam, n_best, min_length, keep_attention, not_words;
+  int64_t end, beam, n_best, min_length, keep_attention, not_words, words;
   const int64_t* not_word;  // tokens that are no words, the end among them
-  const int8_t* after;      // (tokens, 4) or null: how many bytes the last character then lacks if it lacked 0 to 3; or -1
+  const uint8_t* after;     // (4, words) or null: the bytes that the last character lacks after each, if it lacked 0 to 3
   double length_penalty;
 };
 
@@ -83,7 +83,7 @@ class Search {
  public:
   std::vector<Found> found;
   std::vector<int32_t> tokens, parents;  // to go on with; none when the search is over
-  std::vector<int8_t> missing{0};        // how many bytes the last character of each lacks
+  std::vector<uint8_t> missing{0};       // how many bytes the last character of each lacks
 
   Search(const SearchSpec& spec, int64_t longest, int64_t source)  // longest: in tokens without the end
       : spec_(&spec), longest_(std::max(longest, spec.min_length)), source_(source),
@@ -116,14 +116,14 @@ class Search {
       return a.total > b.total || (a.total == b.total && a.order < b.order);
     });
     totals_.clear();
-    std::vector<int8_t> after;
+    std::vector<uint8_t> after;
     for (size_t place = 0; place < listed; ++place) {
       const Continuation& one = list_[place];
       if (one.token < 0) {
         if (place < beam) finish(one, length);
       } else if (totals_.size() < beam) {
         totals_.push_back(one.total);
-        after.push_back(spec_->after ? spec_->after[4 * one.token + missing[one.parent]] : 0);
+        after.push_back(spec_->after ? spec_->after[missing[one.parent] * spec_->words + one.token] : 0);
         step.tokens.push_back(one.token);
         step.parents.push_back(one.parent);
       }

@@ -41,7 +41,7 @@ class Translation {
   std::vector<Buffer2> h_, c_, h_next_, c_next_; // of each layer, (hypotheses, filled_)
   Buffer2 x_, features_, logits_, attention_;
   std::vector<Prediction> predictions_;
-  std::vector<int8_t> missing_;  // bytes of the last character
+  std::vector<uint8_t> missing_;  // bytes of the last character
 
  public:
   std::vector<Search> searches;
@@ -293,11 +293,10 @@ class Translation {
       std::fill(logits + spec_.vocabulary, logits + filled, kNothing);
       made.whole = log_total(logits, filled);
       if (how.after) {
-        const int64_t room = searches[sentence_[row]].room();
-        for (int64_t token = 0; token < spec_.vocabulary; ++token) {
-          const int8_t after = how.after[4 * token + missing_[row]];
-          if (after < 0 || after > room) logits[token] = kNothing;
-        }
+        const uint8_t room = uint8_t(std::min<int64_t>(searches[sentence_[row]].room(), 3));
+        const uint8_t* const after = how.after + missing_[row] * spec_.vocabulary;  // 255 where it would be broken
+        for (int64_t token = 0; token < spec_.vocabulary; ++token)
+          logits[token] = after[token] > room ? kNothing : logits[token];
       }
       made.end = logits[how.end];
       for (int64_t k = 0; k < how.not_words; ++k) logits[how.not_word[k]] = kNothing;

@@ -196,6 +196,14 @@ def test_a_score_near_zero_is_left_to_the_loss(data, tmp_path, monkeypatch):
         assert (scores["bleu"], found) == (bleu, criterion)
 
 
+@pytest.mark.parametrize(("best_by", "criterion"), [("bleu", -3.0), ("chrf", -40.0), ("loss", 2.0)])
+def test_what_the_recipe_says_chooses_the_best_weights(data, tmp_path, monkeypatch, best_by, criterion):
+    learner = make_trainer(data, tmp_path / "run", Recorder(), best_by=best_by).learner
+    learner.index = 1
+    monkeypatch.setattr(learner, "_validation_scores", lambda wanted: {"bleu": 3.0, "chrf": 40.0})
+    assert learner._judge(2.0)[1] == criterion
+
+
 def test_checkpoints_of_earlier_versions_know_no_best_loss():
     saved = TrainingProgress(best=-12.5).model_dump(exclude={"best_loss"})
     assert TrainingProgress.model_validate(saved) == TrainingProgress(best=-12.5)
