@@ -266,6 +266,7 @@ def test_columns_share_a_scale_and_stand_at_one_height(open_page):
             assert width == pytest.approx(
                 max(100 * share / most, 0.5), abs=100 * 0.11 / most
             )  # shares have one decimal
+    page.evaluate("document.querySelector('[data-column=b] .facts').textContent = 'much is said of one '.repeat(40)")
     for part in (".layers", ".units", ".below", ".outcomes", ".split"):
         both = [page.locator(f"[data-column={column}] {part}") for column in "ab"]
         wait_until(
