@@ -277,6 +277,23 @@ def test_columns_share_a_scale_and_stand_at_one_height(open_page):
     assert tops[1] > tops[0] + 200  # one below the other
 
 
+def test_the_longest_bar_of_both_columns_is_the_likeliest_word_of_all(open_page):
+    page = open_page(START)
+
+    def answer(route):
+        real = route.fetch().json()
+        if route.request.post_data_json["run"] == "lstm":
+            real["next_words"] = [[word, share / 4] for word, share in real["next_words"]]
+        route.fulfill(json=real)
+
+    page.route("**/api/read", answer)
+    page.get_by_label("Run to compare with").select_option("lstm")
+    page.wait_for_selector("[data-column=b] .next li")
+    longest = {column: max(width for width, _ in bars(page, column)) for column in "ab"}
+    assert longest["a"] == 100
+    assert longest["b"] < 50
+
+
 def test_each_word_has_its_surprisal(open_page, paths):
     page = open_page(START)
     bits = g2lstm.load(paths[0]).read(TEXT).surprisal["text"]
@@ -303,9 +320,11 @@ def test_a_sentence_grows_word_by_word(open_page):
     expect(words_of(page)).to_have_count(9)
     assert tokens(page) == tokens(page, "b") == ["<eos>", *TEXT.split(), word]
     assert page.evaluate("document.activeElement.textContent") == "Add the likeliest"
-    page.evaluate("Math.random = () => 0.5")  # the same word in every run
+    offered = page.locator("[data-column=a] .next li .token").all_inner_texts()
+    page.evaluate("Math.random = () => 1 - 1e-9")  # draws the least likely word on offer
     page.locator("[data-column=a]").get_by_role("button", name="Draw one").click()
     expect(words_of(page)).to_have_count(10)
+    assert tokens(page)[-1] == [each for each in offered if each not in ("<eos>", "<unk>")][-1]
     picked = page.locator("[data-column=a] .next li .token").all_inner_texts()
     picked = next(each for each in picked if each not in ("<eos>", "<unk>"))
     page.locator("[data-column=a] .next").get_by_role("button", name=picked, exact=True).click()
