@@ -247,11 +247,11 @@ def test_broken_runs_are_refused(trained, tmp_path, damage):
 
 def test_a_text_alone_is_enough(tmp_path):
     (tmp_path / "cats.txt").write_text("The cat sat on the mat.\nThe dog, it seems, saw the cat.\n" * 60)
-    toy = ["--set", "train.epochs=1", "--set", "model.embedding=8", "--set", "model.hidden=12"]
+    toy = ["--set", "train.epochs=1"]
     done = run("train", tmp_path / "cats.txt", *toy, "--out", tmp_path / "run", G2LSTM_CACHE=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stderr
     first = done.stderr.splitlines()[0]
-    assert " parameters, layers of 12 and 8 units, " in first
+    assert " parameters, layers of 128 and 64 units, " in first
     assert " sub-words, 0.0% of the validation text unknown; 1 minute or 1 epoch at most" in first
     score = json.loads(run("eval", tmp_path / "run", "--split", "test", "--json").stdout)
     assert score["unknown_share"] == 0
@@ -295,8 +295,10 @@ def test_a_prompt_from_standard_input_and_plain_text(trained):
     assert (wrong.returncode, "language must be one of 'de', 'en'" in wrong.stderr) == (2, True)
 
 
-def test_completion_can_be_installed():
+def test_completion_can_be_installed(tmp_path):
     assert "--install-completion" in run("--help").stdout
+    asked = {"_G2LSTM_COMPLETE": "complete_bash", "COMP_WORDS": "g2lstm gen", "COMP_CWORD": "1"}
+    assert run(**asked).stdout.split() == ["generate"]
 
 
 def test_validations_say_bits_per_character(trained):
