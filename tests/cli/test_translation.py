@@ -403,7 +403,7 @@ def test_a_folder_of_pairs_is_enough(tmp_path):
     for file in [*pairs.glob("valid.*"), *pairs.glob("test.*")]:
         file.unlink()
     cache = str(tmp_path / "cache")
-    toy = ["--set", "train.epochs=1", "--set", "model.embedding=8", "--set", "model.hidden=8"]
+    toy = ["--set", "train.epochs=1"]
     done = run("train", pairs, *toy, "--out", tmp_path / "run", G2LSTM_CACHE=cache)
     assert done.returncode == 0, done.stderr
     assert run("eval", tmp_path / "run", "--split", "test", G2LSTM_CACHE=cache).returncode == 0
