@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from g2lstm.cli.shared import Run, not_utf8, open_quickly, put, tell
+from g2lstm.cli.shared import MAX_INPUT, Run, not_utf8, open_quickly, put, tell
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
@@ -46,8 +46,11 @@ def generate(
     if detokenize is not None:
         check_language(detokenize)
     if prompt == "-":
+        given = sys.stdin.buffer.read(MAX_INPUT + 1)
+        if len(given) > MAX_INPUT:
+            raise G2Error(f"the prompt has more than {MAX_INPUT:,} bytes; give only its end")
         try:
-            prompt = sys.stdin.buffer.read().decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")
+            prompt = given.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")
         except UnicodeDecodeError as error:
             raise G2Error(f"the prompt {not_utf8(error)}") from None
     trained = open_quickly(run, LanguageModel) or _with_torch(run)

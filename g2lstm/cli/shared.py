@@ -58,6 +58,7 @@ EvalGate = Annotated[
 Beam = Annotated[int | None, typer.Option(min=1, help="The number of hypotheses to follow; 1 is greedy search.")]
 LengthPenalty = Annotated[float | None, typer.Option(help="Divide scores by the length raised to this power.")]
 
+MAX_INPUT = 1 << 20  # bytes of a prompt or a line on standard input, which might never end
 UNKNOWN = "-"  # stands for what was not measured
 # What a terminal obeys instead of showing it: control characters except tab and newline, line separators, marks that
 # turn the direction of the text; and halves of surrogate pairs, which can't be written at all.

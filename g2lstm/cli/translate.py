@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from g2lstm.cli.progress import bar
-from g2lstm.cli.shared import Beam, EvalGate, LengthPenalty, Run, not_utf8, open_quickly, print_json, put, tell
+from g2lstm.cli.shared import (
+    MAX_INPUT,
+    Beam,
+    EvalGate,
+    LengthPenalty,
+    Run,
+    not_utf8,
+    open_quickly,
+    print_json,
+    put,
+    tell,
+)
 from g2lstm.errors import G2Error
 
 if TYPE_CHECKING:
@@ -126,6 +137,8 @@ class _Translator:
         results: list[list[Translation | str]] = [[] for _ in group]
         for place, line in enumerate(group):
             try:
+                if len(line) > MAX_INPUT:
+                    raise G2Error(f"has more than {MAX_INPUT:,} bytes; split it into sentences")
                 text = line.decode("utf-8-sig" if first + place == 1 else "utf-8").removesuffix("\r")
                 length = len(model.source.encode(model.cleaned(text)))
                 if length > self._max_source:
@@ -166,17 +179,25 @@ class _Translator:
 
 
 def _groups() -> Iterator[list[bytes]]:
-    """The lines that have come since the last ones: of a file many, from a person one."""
-    parts: list[bytes] = []  # of a line that has not ended
+    """The lines that have come since the last ones: of a file many, from a person one.
+
+    A line that is too long comes as soon as that is known, and what is left of it is skipped.
+    """
+    line, is_skipped = b"", False
     while chunk := sys.stdin.buffer.read1(_READ_AT_ONCE):  # type: ignore[union-attr]
-        end, *lines = chunk.split(b"\n")
-        parts.append(end)
-        if lines:
-            last = lines.pop()
-            yield [b"".join(parts), *lines]
-            parts = [last]
-    if any(parts):
-        yield [b"".join(parts)]
+        *ended, rest = chunk.split(b"\n")
+        if ended:
+            ended[0] = line + ended[0]
+            if group := ended[is_skipped:]:
+                yield group
+            line, is_skipped = b"", False
+        if not is_skipped:
+            line += rest
+        if len(line) > MAX_INPUT:
+            yield [line]
+            line, is_skipped = b"", True
+    if line:
+        yield [line]
 
 
 def _columns(number: int, one: "Translation | str", has_number: bool, has_score: bool, has_alignment: bool) -> str:

@@ -21,10 +21,13 @@ class Terminal(io.TextIOWrapper):
         return True
 
 
-def run(*arguments, standard_input: str | bytes = "", on_terminal: bool = False, **environment) -> Done:
-    given = standard_input if isinstance(standard_input, bytes) else standard_input.encode()
+def run(
+    *arguments, standard_input: str | bytes | io.TextIOWrapper = "", on_terminal: bool = False, **environment
+) -> Done:
+    given = standard_input.encode() if isinstance(standard_input, str) else standard_input
     stream = Terminal if on_terminal else io.TextIOWrapper
-    stdin, stdout, stderr = (stream(io.BytesIO(start), encoding="utf-8") for start in (given, b"", b""))
+    stdin = stream(io.BytesIO(given), encoding="utf-8") if isinstance(given, bytes) else given
+    stdout, stderr = (stream(io.BytesIO(), encoding="utf-8") for _ in range(2))
     code = 0
     with (
         patch.object(sys, "argv", ["g2lstm", *map(str, arguments)]),

@@ -119,6 +119,17 @@ def test_a_prompt_that_is_not_utf8(trained):
     assert done.stderr.startswith("g2lstm: the prompt is not UTF-8 text: byte 0xff at position 5; convert it first")
 
 
+def test_a_prompt_that_is_too_long(trained, tmp_path):
+    options = ["generate", trained, "--prompt", "-", "--tokens", "3"]
+    assert run(*options, standard_input="the" + " " * (2**20 - 3)).returncode == 0
+    (tmp_path / "prompt").touch()
+    os.truncate(tmp_path / "prompt", 2**43)  # nothing can hold it
+    with open(tmp_path / "prompt") as endless:
+        done = run(*options, standard_input=endless)
+    assert done.returncode == 2
+    assert done.stderr == "g2lstm: the prompt has more than 1,048,576 bytes; give only its end\n"
+
+
 def test_from_python(trained):
     import g2lstm
 

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 import g2lstm
 from g2lstm.cli.main import main
 from g2lstm.cli.progress import TrainingBar
+from g2lstm.cli.translate import _groups
 from g2lstm.tasks.mt.trained import TrainedTranslationModel
 from tests.cli.command import run
 
@@ -451,6 +452,23 @@ def test_bad_input_of_translate(trained):
     assert rows[2] == "2\t\t"
     objects = [*map(json.loads, run("translate", trained, "--json", standard_input=given).stdout.splitlines())]
     assert [one.get("error", "")[:10] for one in objects] == ["", "is not UTF", "has 1200 t", ""]
+
+
+@pytest.mark.parametrize("at_once", [7, 50, 1 << 16])
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_line_that_is_too_long_is_skipped(trained, monkeypatch, at_once, end):
+    """At once, since it might never end."""
+    monkeypatch.setattr("g2lstm.cli.translate.MAX_INPUT", 40)
+    monkeypatch.setattr("g2lstm.cli.translate._READ_AT_ONCE", at_once)
+    good, long = "die frau schläft .", "die " * 500
+    given = f"{good}\n{long}\n{good}\n\n{long}\n{long}{end}"
+    done = run("translate", trained, standard_input=given)
+    assert done.stdout == "the woman sleeps .\n\nthe woman sleeps .\n\n\n\n"
+    says = [f"line {number} has more than 40 bytes; split it into sentences" for number in (2, 5, 6)]
+    assert done.stderr.splitlines()[:3] == [f"g2lstm: {one}" for one in says]
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+        assert max(len(line) for group in _groups() for line in group) <= 40 + max(at_once, 7)
 
 
 def test_many_lines_are_translated_in_batches(trained):
