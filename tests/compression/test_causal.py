@@ -341,7 +341,6 @@ def test_what_is_refused():
         session.set_state({"gru": (np.zeros((1, 3, 7)),)})
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_scripted_models_are_refused():
     with pytest.raises(G2Error, match=r"is scripted \(torch.jit\)"):
         stream(torch.jit.script(nn.LSTM(3, 4)))

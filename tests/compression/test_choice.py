@@ -263,7 +263,6 @@ def test_a_model_that_cannot_be_copied():
         compress(model, "gates=int8")
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_scripted_models_are_refused():
     lstm = torch.jit.script(nn.LSTM(3, 4))
     with pytest.raises(G2Error, match=r"^the model itself is scripted \(torch.jit\), so none of its layers can be"):

@@ -290,7 +290,6 @@ def test_cells(cell, tmp_path):
         close(theirs, ours)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script_method.:DeprecationWarning")
 @slow
 def test_other_types_and_compiled_models(tmp_path):
     model = sharp(Stepping(nn.GRUCell(E, H))).double().train()
@@ -396,8 +395,7 @@ def test_what_cannot_be_exported(model, example, message, tmp_path):
 
 
 def test_a_scripted_module(tmp_path):
-    with pytest.warns(DeprecationWarning, match="torch.jit.script"):
-        scripted = torch.jit.script(nn.Linear(2, 3))
+    scripted = torch.jit.script(nn.Linear(2, 3))
     with pytest.raises(G2Error, match="a scripted module hides its layers; export the model that it was made from"):
         g2lstm.export_onnx(scripted, tmp_path / "model.onnx", torch.zeros(2, 2))
 

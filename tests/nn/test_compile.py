@@ -32,7 +32,6 @@ def test_gradients_under_compile(backend, training):
 
 
 @slow
-@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # inductor's own use
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 def test_the_default_compiler(training):
     layer, x = G2LSTM(I, H, method="sigmoid").train(training), torch.randn(T, B, I)

@@ -70,12 +70,6 @@ class WeightDropout(nn.Module):
         return self.module(*args)
 
 
-def scripted(module):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return torch.jit.script(module)
-
-
 def kinds(model):
     return {row.name: (row.kind, row.status) for row in survey(model)}
 
@@ -157,7 +151,7 @@ def test_one_shared_layer_cannot_have_two_options():
         (nn.RNN(I, H), "no layer of g2lstm replaces RNN"),
         (nn.RNNCell(I, H), "no layer of g2lstm replaces RNNCell"),
         (nn.utils.parametrizations.weight_norm(nn.GRU(I, H), "weight_hh_l0"), "may compute something else"),
-        (scripted(nn.LSTM(I, H)), "it is scripted"),
+        (torch.jit.script(nn.LSTM(I, H)), "it is scripted"),
         (WeightDrop(nn.LSTM(I, H), variational=True), "drops whole rows"),
         (WeightDrop(nn.LSTM(I, H), ["weight_ih_l0", "weight_hh_l0"]), "differs in weight_ih_l0"),
         (WeightDrop(nn.RNN(I, H)), "no layer of g2lstm replaces RNN"),
@@ -181,7 +175,7 @@ def test_nothing_is_skipped_silently(layer, why):
 
 def test_a_scripted_model_is_refused():
     with pytest.raises(G2Error, match="is scripted; call convert_ on the model before"):
-        convert_(scripted(nn.Sequential(nn.LSTM(I, H))))
+        convert_(torch.jit.script(nn.Sequential(nn.LSTM(I, H))))
 
 
 @pytest.mark.parametrize("wrap", [WeightDrop, WeightDropout])
