@@ -73,19 +73,44 @@ def drip(connection):
 
 def test_half_requests_keep_nobody_out(address, monkeypatch):
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 10)
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 600)  # or these would be closed anyway
     with ExitStack() as stack:
         held = [stack.enter_context(connect(address)) for _ in range(40)]
         for connection in held:
             connection.send(b"GET / HTTP/1.1\r\n")
         with urllib.request.urlopen(f"{address}api/runs", timeout=600) as answer:
             assert answer.status == 200
-        closed = 0
-        for connection in held[:20]:
-            try:
-                closed += connection.recv(1) == b""
-            except ConnectionResetError:
-                closed += 1
-        assert closed == 20  # the oldest go first
+        assert all(map(is_closed, held[:20]))  # the oldest go first
+
+
+def is_closed(connection):
+    connection.settimeout(20)
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_a_request_that_is_being_answered_makes_no_room(monkeypatch):
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 600)
+
+    async def waiting(scope, receive, send):
+        begun.set()
+        while not others.is_set():
+            await asyncio.sleep(0.01)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"at last"})
+
+    begun, others = threading.Event(), threading.Event()
+    with serving(waiting) as address, ExitStack() as stack:
+        first = stack.enter_context(connect(address))
+        first.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        begun.wait()
+        held = [stack.enter_context(connect(address)) for _ in range(9)]
+        assert is_closed(held[0])  # the oldest that only waits
+        others.set()
+        assert first.recv(65536).startswith(b"HTTP/1.1 200")
 
 
 def test_a_request_that_takes_long_is_answered(monkeypatch):
