@@ -81,7 +81,11 @@ def onnx_runtime(lstm: nn.LSTM, inputs: Vectors, *, quantised: bool = False) -> 
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
     def zeros(*shape: int) -> Any:
-        return onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32))  # which shares the array
+        value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, np.float32)
+        value.update_inplace(
+            np.zeros(shape, np.float32)
+        )  # made from an array, it would not keep that in older versions
+        return value
 
     # The fastest way: buffers are bound once, and each step writes its states where the next one reads them.
     steps, H = inputs[:, None, None], lstm.hidden_size  # (N, 1, 1, I)
