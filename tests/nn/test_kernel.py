@@ -131,6 +131,10 @@ def test_compiled_layers_refuse_steps_that_are_not_there(sizes):
         layer(PackedSequence(torch.randn(5, I), torch.tensor(sizes)))
 
 
+NON_LEAF = "ignore:The .grad attribute of a Tensor that is not a leaf"  # opcheck itself looks at it since torch 2.15
+
+
+@pytest.mark.filterwarnings(NON_LEAF)
 @pytest.mark.parametrize(("gates", "dtype"), [("if", torch.float64), ("rz", torch.float64), ("if", torch.bfloat16)])
 def test_the_operators_keep_torchs_rules(gates, dtype):
     arguments = operator_arguments(torch.tensor([2, 2, 1]), gates, dtype)
@@ -150,6 +154,7 @@ def detached(value):
     return value.detach() if isinstance(value, Tensor) else value
 
 
+@pytest.mark.filterwarnings(NON_LEAF)
 def test_the_random_operators_keep_torchs_rules():
     weight = torch.randn(3, 5, requires_grad=True)
     torch.library.opcheck(torch.ops.g2lstm.drop.default, (weight, draw_drop(0.3)))

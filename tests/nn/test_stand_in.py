@@ -59,9 +59,11 @@ def test_a_model_that_asks_compiles_whole(kind, training):
     model, x = Model({"LSTM": G2LSTM, "GRU": G2GRU}[kind](I, H)).train(training), torch.randn(T, B, I)
     model.rnn.method = "sigmoid"
     torch._dynamo.reset()
-    ours, expected = torch.compile(model, fullgraph=True, backend="aot_eager")(x), model(x)
-    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6)
-    ours[0].sum().backward()
+    out, hidden = torch.compile(model, fullgraph=True, backend="aot_eager")(x)
+    if kind == "LSTM" and torch.__version__ >= "2.15":  # whose dynamo looks at the type alone
+        hidden, _ = hidden
+    torch.testing.assert_close((out, hidden), model(x), rtol=1e-5, atol=1e-6)
+    out.sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
