@@ -17,6 +17,9 @@ EXTRAS: dict[str, list[str]] = PYPROJECT["project"]["optional-dependencies"]
 needs_new_compiler = pytest.mark.skipif(
     torch.__version__ < "2.13", reason="compilers of older torch can't take every layer; see docs/decisions.md"
 )
+needs_new_onnx = pytest.mark.skipif(
+    not hasattr(torch.onnx, "ops"), reason="export_onnx refuses older torch; see test_with_an_old_torch"
+)
 
 
 def direct(requirements: Iterable[str]) -> set[str]:

@@ -11,6 +11,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import g2lstm
 from g2lstm.errors import G2Error
 from tests.export.sessions import TOLERANCE, open_session, operators, run
+from tests.requirements import needs_new_onnx
+
+pytestmark = needs_new_onnx
 
 V, E, H = 23, 6, 9
 

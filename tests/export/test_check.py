@@ -19,6 +19,9 @@ from g2lstm.export.check import check
 from g2lstm.export.onnx import export_onnx
 from g2lstm.nn.record import evaluating
 from g2lstm.tasks.lm.model import LanguageModel
+from tests.requirements import needs_new_onnx
+
+pytestmark = needs_new_onnx
 
 
 def sharp_model():

@@ -12,6 +12,9 @@ from g2lstm.export.onnx import export_onnx
 from g2lstm.nn.lstm import GatedLSTM
 from tests.export.sessions import TOLERANCE, open_session, operators, run
 from tests.nn.layers import SURFACE, Case
+from tests.requirements import needs_new_onnx
+
+pytestmark = needs_new_onnx
 
 I, H = 4, 7
 slow = pytest.mark.slow  # what differs from faster cases in nothing that one of them does not have

@@ -14,9 +14,10 @@ from g2lstm.tasks.lm.model import LanguageModel
 from g2lstm.tasks.mt.beam import translate
 from g2lstm.tasks.mt.model import TranslationModel
 from tests.export.sessions import TOLERANCE, open_session, operators, run
+from tests.requirements import needs_new_onnx
 
 # By default, the tests of the command and of its files export one model of each task.
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:become float32")]
+pytestmark = [needs_new_onnx, pytest.mark.slow, pytest.mark.filterwarnings("ignore:become float32")]
 
 SPECS = {
     "low rank": "gates=svd:3; embedding=svd:4; softmax=svd:4",

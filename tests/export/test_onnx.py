@@ -19,7 +19,10 @@ from g2lstm.export import onnx as exporting
 from g2lstm.export import trace as tracing
 from g2lstm.export.onnx import export_onnx
 from g2lstm.text.tokenize import Tokenizer
+from tests.requirements import needs_new_onnx
 from tests.runs.toys import language_run, translation_run
+
+pytestmark = needs_new_onnx
 
 
 def sharpened(trained):
@@ -190,12 +193,6 @@ def test_without_the_extra(language, tmp_path, monkeypatch, missing):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find(name))
     with pytest.raises(G2Error, match=rf"an export needs {missing}; install .*: pip install 'g2lstm\[export\]'"):
         export_onnx(language, tmp_path / "words.onnx")
-
-
-def test_with_an_old_torch(tmp_path, monkeypatch):
-    monkeypatch.delattr(torch.onnx, "ops")
-    with pytest.raises(G2Error, match=r"an export needs a newer torch than .*; it is tested with torch 2.13"):
-        export_onnx(torch.nn.LSTM(2, 3), tmp_path / "layer.onnx")
 
 
 def test_a_full_disk_leaves_nothing(language, tmp_path, monkeypatch):

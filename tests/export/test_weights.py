@@ -14,6 +14,7 @@ from g2lstm.export.part import Part
 from g2lstm.export.trace import trace
 from g2lstm.export.weights import Matrix, Notes
 from tests.export.sessions import open_session, run
+from tests.requirements import needs_new_onnx
 
 FORMS = {
     "dense": None,
@@ -91,6 +92,7 @@ GRAPHS = itertools.product(["dense", "five levels", "int8", "low rank int4", "fi
 BY_DEFAULT = {("dense", "int8"), ("int8", "int8"), ("low rank int4", "float32")}
 
 
+@needs_new_onnx
 @pytest.mark.parametrize(
     ("form", "activations"),
     [pytest.param(*graph, marks=() if graph in BY_DEFAULT else pytest.mark.slow) for graph in GRAPHS],

@@ -128,7 +128,9 @@ class _Traced(Kept):
         return state if self._is_cell else (out.view(*input.shape[:-1], -1), state)
 
 
-@torch.library.custom_op("g2lstm::step_of_layer", mutates_args=())
+@torch.library.custom_op(  # with a schema, since older torch does not know list[Tensor]
+    "g2lstm::step_of_layer", mutates_args=(), schema="(Tensor x, Tensor[] states, int number, int[] sizes) -> Tensor[]"
+)
 def _step(x: Tensor, states: list[Tensor], number: int, sizes: list[int]) -> list[Tensor]:
     """One step of a layer, as a trace shows it: its output and its states."""
     return [x.new_zeros(size) for size in sizes]
