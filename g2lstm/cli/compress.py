@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from g2lstm.tasks.trained import Trained
     from g2lstm.training.progress import TrainingProgress
 
+_LARGE_SHARE = 0.2  # as a loss; who writes 0.5 mostly means 0.5%
+
 HELP = "\n\n".join(
     [
         "Make a run smaller: write a compressed run, which every command accepts, and show what that gains and costs.",
@@ -170,7 +172,10 @@ def _share(text: str) -> float:
     found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(%?)\s*", text)
     if found is None or not float(found[1]):
         raise G2Error(f"--max-loss must be a share above 0 such as 0.5% or 0.005, got {text!r}")
-    return float(found[1]) / (100 if found[2] else 1)
+    number = float(found[1])
+    if not found[2] and number > _LARGE_SHARE:
+        raise G2Error(f"--max-loss {text} would allow a loss of {number:.0%}; write {text}% or {number:.0%}")
+    return number / (100 if found[2] else 1)
 
 
 def _bytes(text: str) -> int:

@@ -79,7 +79,7 @@ def not_utf8(error: UnicodeDecodeError) -> str:
     """What is wrong with bytes that are no text, and what to do."""
     return (
         f"is not UTF-8 text: byte 0x{error.object[error.start]:02x} at position {error.start + 1}; convert it first, "
-        "for example with: iconv -f latin1 -t utf-8"
+        "for example with: iconv -f latin1 -t utf-8, if it is in latin1"
     )
 
 

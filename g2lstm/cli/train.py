@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from g2lstm.tasks.recipes import Recipe
     from g2lstm.training.progress import TrainingProgress
 
+_FEW = 3  # passes through a text; more nearly always help
+
 
 def train(
     recipe: Annotated[
@@ -61,6 +63,9 @@ def say_trained(folder: Path, progress: "TrainingProgress | None") -> None:
     if progress.skipped:
         say(f"{progress.skipped} of {progress.step} updates were skipped because they were not finite")
     say(f"{folder}: best validation {scores_in_words(progress.best_scores)} after {progress.seconds / 60:.1f} minutes")
+    passes = progress.epochs or 0.0
+    if passes < _FEW and passes % 1:  # the clock ended it
+        say(f"it read the training text only {passes:.1f} times; with more train.minutes, the model would be better")
     say(f"next: g2lstm eval {shlex.quote(str(folder))} --split test")
 
 

@@ -132,13 +132,15 @@ class Learner(ABC):
         sizes = " and ".join(f"{len(tokenizer):,}" for tokenizer in self.tokenizers)
         both = [*zip(self.tokenizers, valid, strict=True)]
         unknown = sum(int(text.counts(len(tokenizer))[tokenizer.unk_id]) for tokenizer, text in both)
-        share = unknown / sum(map(len, valid))
+        share, wanted = unknown / sum(map(len, valid)), self.recipe.data.vocabulary or 0
+        short = any(2 * len(tokenizer) < wanted for tokenizer in self.tokenizers)
         limits = {"minute": self.recipe.train.minutes, "epoch": self.recipe.train.epochs}
         ends = " or ".join(
             f"{limit:g} {unit}{'' if limit == 1 else 's'}" for unit, limit in limits.items() if limit is not None
         )
         return (
-            f"{parameters:,} parameters, {layers}, {sizes} {_TOKENS[self.tokenizers[0].kind]}, "
+            f"{parameters:,} parameters, {layers}, {sizes} {_TOKENS[self.tokenizers[0].kind]}"
+            f"{f' ({wanted:,} were wanted, but the text has no more)' if short else ''}, "
             f"{share:.1%} of the validation text unknown; {ends}{' at most' if ' or ' in ends else ''}"
         )
 

@@ -51,7 +51,7 @@ def read_pieces(path: Path, limit: int = PIECE_BYTES) -> Iterator[Piece]:
                     raise G2Error(f"{path} {_BINARY}") from None
                 raise G2Error(
                     f"{path} is not UTF-8 text: byte 0x{chunk[error.start]:02x} at offset {offset + error.start}, line "
-                    f"{line}; convert the file, for example with: iconv -f latin1 -t utf-8"
+                    f"{line}; convert the file, for example with: iconv -f latin1 -t utf-8, if it is in latin1"
                 ) from None
             if ends_line:
                 text = text.removesuffix("\n").removesuffix("\r")

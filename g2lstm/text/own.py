@@ -48,10 +48,14 @@ def _given(path: Path) -> dict[str, Path]:
         return {"train": texts[0]}
     if "train" not in found:
         others = [file.name for file in sorted(path.glob("train.*"))]
-        names = [text.name for text in texts] or others
-        there = f"it has {', '.join(names[:5])}" if names else "it has no file ending in .txt"
+        names = [text.name for text in texts] or others or sorted(file.name for file in path.iterdir())
+        there = f"it has {', '.join(names[:5])}" if names else "it is empty"
         remedy = "Rename your training text, or give one file"
-        if others and not texts:
+        if len(others) > 2 and not texts:
+            remedy = f"Write a recipe for two of these languages, such as: g2lstm init de en {path}"
+        elif not names:
+            remedy = "Put your text there; for pairs, put a file of each language, such as train.de and train.en"
+        elif not texts:
             remedy = "Pairs need two files, one for each language, such as train.de and train.en"
         raise G2Error(f"the data folder {path} lacks train.txt; {there}. {remedy}")
     return found

@@ -255,6 +255,7 @@ def test_bad_calls(call, run, translation, tmp_path):
     refused("give one of SPEC, --max-loss SHARE and --budget BYTES", run)
     for share in ("1%%", "0", "0%", "-1%", "nan", ""):
         refused(f"--max-loss must be a share above 0 such as 0.5% or 0.005, got {share!r}", run, f"--max-loss={share}")
+    refused("--max-loss 0.5 would allow a loss of 50%; write 0.5% or 50%", run, "--max-loss", "0.5")
     for size in ("2TB", "0", "-5", "many", "2iB"):
         refused(
             f"--budget must be a number of bytes such as 2MB, 500kB, 1.5MiB or 2000000, got {size!r}",

@@ -13,8 +13,10 @@ import torch
 
 import g2lstm
 from g2lstm.cli.progress import TrainingBar
+from g2lstm.cli.train import say_trained
 from g2lstm.text.datasets import embedded_files
 from g2lstm.text.tokenize import Tokenizer
+from g2lstm.training.progress import TrainingProgress
 from tests.cli.command import run
 
 TOY = [
@@ -258,12 +260,13 @@ def test_broken_runs_are_refused(trained, tmp_path, damage):
 
 def test_a_text_alone_is_enough(tmp_path):
     (tmp_path / "cats.txt").write_text("The cat sat on the mat.\nThe dog, it seems, saw the cat.\n" * 60)
-    toy = ["--set", "train.epochs=1"]
+    toy = ["--set", "train.epochs=1", "--set", "data.vocabulary=9000"]
     done = run("train", tmp_path / "cats.txt", *toy, "--out", tmp_path / "run", G2LSTM_CACHE=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stderr
     first = done.stderr.splitlines()[0]
     assert " parameters, layers of 128 and 64 units, " in first
-    assert " sub-words, 0.0% of the validation text unknown; 1 minute or 1 epoch at most" in first
+    assert " sub-words (9,000 were wanted, but the text has no more), 0.0% of the validation text unknown; " in first
+    assert first.endswith("; 1 minute or 1 epoch at most")
     score = json.loads(run("eval", tmp_path / "run", "--split", "test", "--json").stdout)
     assert score["unknown_share"] == 0
     written = run("init", tmp_path / "cats.txt", "--out", tmp_path / "cats.toml")
@@ -304,6 +307,13 @@ def test_a_prompt_from_standard_input_and_plain_text(trained):
     assert plain.stdout.startswith("the value, or")
     wrong = run("generate", trained, "--detokenize", "xx")
     assert (wrong.returncode, "language must be one of 'de', 'en'" in wrong.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(("passes", "is_told"), [(0.6, True), (2.0, False), (3.4, False)])
+def test_a_text_that_was_hardly_read_is_told(passes, is_told, capsys, tmp_path):
+    say_trained(tmp_path, TrainingProgress(epochs=passes, best_scores={"perplexity": 9.0}))
+    told = f"it read the training text only {passes:.1f} times; with more train.minutes, the model would be better"
+    assert (told in capsys.readouterr().out) == is_told
 
 
 def test_completion_can_be_installed(tmp_path):

@@ -3,8 +3,10 @@
 import re
 import struct
 
+import matplotlib
 import numpy as np
 import pytest
+from matplotlib import font_manager
 
 from g2lstm.compression.curve import Found, Point
 from g2lstm.compression.spec import Spec
@@ -13,7 +15,7 @@ from g2lstm.look.examine import examine, write_gallery
 from g2lstm.look.pictures.curve import Curve, Dot, Shrunk, draw_bits, draw_curve, draw_shrunk
 from g2lstm.look.pictures.histograms import draw_histograms, draw_layers, draw_sigmoid
 from g2lstm.look.pictures.sentence import MAX_WORDS, draw_attention, draw_timelines, draw_units, draw_words
-from g2lstm.look.pictures.style import heat_colours, save, svg_element
+from g2lstm.look.pictures.style import heat_colours, new_figure, save, styled, svg_element
 from g2lstm.look.pictures.training import draw_learning
 from g2lstm.page.palette import HEAT, THEME, css_variables
 from g2lstm.tasks.reading import LayerReading, Reading
@@ -331,3 +333,18 @@ def test_a_png_is_large_enough_to_read(layers, tmp_path):
     assert width >= 800
     assert height >= 800
     assert svg.read_text().startswith("<?xml")
+
+
+def test_other_scripts_are_drawn_in_a_font_that_is_there(monkeypatch):
+    monkeypatch.setattr(font_manager.fontManager, "get_font_names", lambda: ["Loma", "Noto Sans CJK JP", "cmb10"])
+    with styled():
+        assert matplotlib.rcParams["font.family"] == ["DejaVu Sans", "Noto Sans CJK JP", "Loma"]
+
+
+@pytest.mark.parametrize(("title", "is_told"), [("plain", False), ("\ue000", True)])
+def test_characters_without_a_font_are_told(tmp_path, caplog, title, is_told):
+    with styled():
+        figure = new_figure(2, 1)
+        figure.subplots().set_title(title)
+    assert [file.suffix for file in save(figure, tmp_path / "picture")] == [".png", ".svg"]
+    assert ("drawn as boxes; install one, such as Noto Sans CJK" in caplog.text) == is_told

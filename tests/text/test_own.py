@@ -77,7 +77,7 @@ def test_mistakes(tmp_path: Path) -> None:
     with pytest.raises(G2Error, match=r"two lacks train.txt; it has a.txt, b.txt. Rename your training text, or give"):
         own_texts(tmp_path / "two")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(G2Error, match=r"empty lacks train.txt; it has no file ending in .txt"):
+    with pytest.raises(G2Error, match=r"empty lacks train.txt; it is empty. Put your text there; for pairs"):
         own_texts(tmp_path / "empty")
 
 
@@ -98,6 +98,13 @@ def test_half_of_a_pair_is_explained(tmp_path: Path) -> None:
     write(tmp_path / "one" / "train.en", "some words\n" * 200)
     with pytest.raises(G2Error, match=r"lacks train.txt; it has train.en. Pairs need two files, one for each language"):
         own_texts(tmp_path / "one")
+    for ending in ("de", "ja"):
+        write(tmp_path / "one" / f"train.{ending}", "some words\n" * 200)
+    with pytest.raises(G2Error, match=r"train.ja. Write a recipe for two of these languages, such as: g2lstm init de"):
+        own_texts(tmp_path / "one")
+    write(tmp_path / "named" / "corpus.de", "some words\n")
+    with pytest.raises(G2Error, match=r"it has corpus.de. Pairs need two files, one for each language, such as train"):
+        own_texts(tmp_path / "named")
 
 
 def test_tokenised_text_is_recognised() -> None:

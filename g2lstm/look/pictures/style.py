@@ -1,6 +1,7 @@
 """How our pictures look, in the palette of our pages, and how a figure becomes a file."""
 
 import io
+import logging
 import re
 import warnings
 from collections.abc import Iterator
@@ -28,9 +29,20 @@ GATE_NAMES = {"input": "input gate", "forget": "forget gate", "output": "output 
 _SEAMLESS: dict[str, Any] = {"edgecolor": "face", "linewidth": 0.8, "clip_on": False}
 _PNG_DPI = 150
 _FONT = "DejaVu Sans"  # ships with matplotlib
+_OTHER_SCRIPTS = (
+    "Noto Sans CJK JP", "Noto Sans CJK SC", "Source Han Sans", "IPAexGothic", "IPAGothic", "VL Gothic", "TakaoGothic",
+    "WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Hiragino Sans", "PingFang SC", "Yu Gothic", "Microsoft YaHei",
+    "Apple SD Gothic Neo", "Malgun Gothic", "NanumGothic", "Noto Sans Thai", "Loma", "Noto Sans Devanagari",
+    "Arial Unicode MS",
+)  # fmt: skip
+_LACKING = (
+    "characters that no font has that matplotlib knows are drawn as boxes; install one, such as Noto Sans CJK for "
+)
+_LACKING += "Chinese, Japanese and Korean, and delete the list of fonts in %s"
+
+_LOGGER = logging.getLogger(__name__)
 
 _SETTINGS: dict[Any, Any] = {
-    "font.family": _FONT,
     "font.size": 11,
     "axes.titlesize": 11,
     "axes.labelsize": 11,
@@ -60,10 +72,13 @@ _SETTINGS: dict[Any, Any] = {
 def styled(**settings: str) -> Iterator[None]:
     """Matplotlib with the settings of our pictures; the user's own come back at the end."""
     import matplotlib
+    from matplotlib.font_manager import fontManager
 
-    more = {key.replace("_", "."): value for key, value in settings.items()}
+    known = set(fontManager.get_font_names())
+    more: dict[str, Any] = {key.replace("_", "."): value for key, value in settings.items()}
+    more["font.family"] = [_FONT, *(font for font in _OTHER_SCRIPTS if font in known)]
     with matplotlib.rc_context(_SETTINGS | more), warnings.catch_warnings():
-        # A character that the font lacks is drawn as a box.
+        # A character that the fonts lack is drawn as a box.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
 
@@ -79,13 +94,18 @@ def save(figure: "Figure", path: Path) -> list[Path]:
     """Write a figure as path.png and path.svg, each completely or not at all; returns the files written."""
     files = []
     metadata: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None}}
-    with styled():
+    with styled(), warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("once", message="Glyph .* missing from font")
         for ending, facts in metadata.items():
             file = path.with_name(f"{path.name}.{ending}")
             with write_atomically(file) as opened:
                 figure.savefig(opened, format=ending, dpi=_PNG_DPI, metadata=facts)
             figure.set_layout_engine("none")  # everything has its place now; don't lay it out again
             files.append(file)
+    if caught:
+        import matplotlib
+
+        _LOGGER.warning(_LACKING, matplotlib.get_cachedir())
     return files
 
 
