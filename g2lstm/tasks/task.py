@@ -133,7 +133,7 @@ class Learner(ABC):
         both = [*zip(self.tokenizers, valid, strict=True)]
         unknown = sum(int(text.counts(len(tokenizer))[tokenizer.unk_id]) for tokenizer, text in both)
         share, wanted = unknown / sum(map(len, valid)), self.recipe.data.vocabulary or 0
-        short = any(2 * len(tokenizer) < wanted for tokenizer in self.tokenizers)
+        short = any(one.kind == "bpe" and 2 * len(one) < wanted for one in self.tokenizers)
         limits = {"minute": self.recipe.train.minutes, "epoch": self.recipe.train.epochs}
         ends = " or ".join(
             f"{limit:g} {unit}{'' if limit == 1 else 's'}" for unit, limit in limits.items() if limit is not None
