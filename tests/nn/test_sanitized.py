@@ -84,7 +84,7 @@ def checking_threads(tmp_path_factory):
 @pytest.mark.slow
 def test_a_mistake_would_be_found(checking_memory):
     code = "import torch; from g2lstm.nn import kernel; noise = torch.empty(8, dtype=torch.float64)\n"
-    code += "kernel.find().library.g2lstm_noise_float64(1, 3, noise.data_ptr(), 4096, 2**50, 1)"
+    code += "kernel.find().library.g2lstm_noise_float64(1, 3, noise.data_ptr(), 4096, 2**50, 2**62, 1)"
     assert "AddressSanitizer" in checking_memory("-c", code).stderr
 
 
@@ -97,8 +97,8 @@ def test_the_tests_of_the_kernels_find_none(checking_memory):
 
 @pytest.mark.slow
 def test_a_race_would_be_found(checking_threads):
-    code = "import threading, numpy; from g2lstm.nn import kernel; noise = numpy.empty(2**16)\n"
-    code += "fill = lambda: kernel.find().library.g2lstm_noise_float64(1, 3, noise.ctypes.data, 2**16, 2**60, 1)\n"
+    code = "import threading, numpy; from g2lstm.nn import kernel; noise, n = numpy.empty(2**16), 2**16\n"
+    code += "fill = lambda: kernel.find().library.g2lstm_noise_float64(1, 3, noise.ctypes.data, n, 2**60, 2**62, 1)\n"
     code += "both = [threading.Thread(target=fill) for _ in range(2)]\n"
     code += "for one in both: one.start()\nfor one in both: one.join()"
     assert "ThreadSanitizer: data race" in checking_threads("-c", code).stderr
