@@ -97,8 +97,9 @@ def test_the_tests_of_the_kernels_find_none(checking_memory):
 
 @pytest.mark.slow
 def test_a_race_would_be_found(checking_threads):
-    code = "import threading, numpy; from g2lstm.nn import kernel; noise, n = numpy.empty(2**16), 2**16\n"
-    code += "fill = lambda: kernel.find().library.g2lstm_noise_float64(1, 3, noise.ctypes.data, n, 2**60, 2**62, 1)\n"
+    code = "import threading, numpy; from g2lstm.nn import kernel; noise, n = numpy.empty(2**20), 2**20\n"
+    code += "call, together = kernel.find().library.g2lstm_noise_float64, threading.Barrier(2)\n"
+    code += "fill = lambda: together.wait() + call(1, 3, noise.ctypes.data, n, 2**60, 2**62, 1)\n"
     code += "both = [threading.Thread(target=fill) for _ in range(2)]\n"
     code += "for one in both: one.start()\nfor one in both: one.join()"
     assert "ThreadSanitizer: data race" in checking_threads("-c", code).stderr
