@@ -65,7 +65,7 @@ def say_trained(folder: Path, progress: "TrainingProgress | None") -> None:
     say(f"{folder}: best validation {scores_in_words(progress.best_scores)} after {progress.seconds / 60:.1f} minutes")
     passes = progress.epochs or 0.0
     if passes < _FEW and passes % 1:  # the clock ended it
-        say(f"it read the training text only {passes:.1f} times; with more train.minutes, the model would be better")
+        say(f"it read the training text only {passes:.1f} times; more train.minutes usually give a better model")
     say(f"next: g2lstm eval {shlex.quote(str(folder))} --split test")
 
 

@@ -35,10 +35,11 @@ _OTHER_SCRIPTS = (
     "Apple SD Gothic Neo", "Malgun Gothic", "NanumGothic", "Noto Sans Thai", "Loma", "Noto Sans Devanagari",
     "Arial Unicode MS",
 )  # fmt: skip
-_LACKING = (
-    "characters that no font has that matplotlib knows are drawn as boxes; install one, such as Noto Sans CJK for "
+_NO_GLYPH = "Glyph .* missing from font"  # what matplotlib warns of
+_BOXES = (
+    "some characters are drawn as boxes, since matplotlib knows no font that has them; install one, such as Noto Sans "
+    "CJK for Chinese, Japanese and Korean, and delete the list of fonts in %s"
 )
-_LACKING += "Chinese, Japanese and Korean, and delete the list of fonts in %s"
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ def styled(**settings: str) -> Iterator[None]:
     more["font.family"] = [_FONT, *(font for font in _OTHER_SCRIPTS if font in known)]
     with matplotlib.rc_context(_SETTINGS | more), warnings.catch_warnings():
         # A character that the fonts lack is drawn as a box.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        warnings.filterwarnings("ignore", message=_NO_GLYPH)
         yield
 
 
@@ -95,17 +96,17 @@ def save(figure: "Figure", path: Path) -> list[Path]:
     files = []
     metadata: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None}}
     with styled(), warnings.catch_warnings(record=True) as caught:
-        warnings.filterwarnings("once", message="Glyph .* missing from font")
+        warnings.filterwarnings("once", message=_NO_GLYPH)
         for ending, facts in metadata.items():
             file = path.with_name(f"{path.name}.{ending}")
             with write_atomically(file) as opened:
                 figure.savefig(opened, format=ending, dpi=_PNG_DPI, metadata=facts)
             figure.set_layout_engine("none")  # everything has its place now; don't lay it out again
             files.append(file)
-    if caught:
+    if any(re.match(_NO_GLYPH, str(one.message)) for one in caught):
         import matplotlib
 
-        _LOGGER.warning(_LACKING, matplotlib.get_cachedir())
+        _LOGGER.warning(_BOXES, matplotlib.get_cachedir())
     return files
 
 
